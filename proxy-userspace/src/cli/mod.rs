@@ -11,6 +11,7 @@ mod error;
 mod exit;
 mod flows;
 mod ipvs;
+mod log;
 mod maps;
 mod output;
 mod place;
@@ -24,11 +25,10 @@ mod status;
 mod version;
 mod ways;
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
-use tracing_subscriber::EnvFilter;
 
 use crate::agent;
 use crate::config::{AgentArgs, Settings, Task};
@@ -114,10 +114,12 @@ fn execute(command: Command) -> Result<(), CliError> {
     match command {
         Command::Agent(args) => {
             let settings = Settings::resolve(&args)?;
-            log_to_stderr();
+            let level = log::to_stderr(settings.log_format);
+            let runtime = runtime()?;
+            runtime.spawn(level.follow_signal());
             let result = match settings.task {
-                Task::Serve => runtime()?.block_on(agent::run(settings)),
-                Task::Init => runtime()?.block_on(agent::init(&settings)),
+                Task::Serve => runtime.block_on(agent::run(settings)),
+                Task::Init => runtime.block_on(agent::init(&settings)),
             };
             Ok(result?)
         }
@@ -137,19 +139,6 @@ fn execute(command: Command) -> Result<(), CliError> {
 
 fn runtime() -> io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()
-}
-
-/// RUST_LOG as everywhere; without it, what a person cares about. The netlink crate warns of overruns, which
-/// the monitor handles; kube calls each failed attempt an error without saying whose, which the source does
-/// once.
-fn log_to_stderr() {
-    let default = || EnvFilter::new("info,netlink_proto=error,kube_client=off");
-    tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::try_from_default_env().unwrap_or_else(|_| default()))
-        .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal())
-        .with_target(false)
-        .init();
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use ipnet::IpNet;
 
 use super::ipvs::IpvsArgs;
 use super::parse::{self, AlgorithmWord, BindAddress, NodePortRange, OuterSourceItem};
-use super::{ProxyMode, Source};
+use super::{LogFormat, ProxyMode, Source};
 use crate::dataplane::ebpf::{Dispatch, SocketLb, XdpMode};
 use crate::dataplane::{Encapsulation, Mark, RejectUnknown};
 use crate::model::{ClusterIpClients, Forwarding};
@@ -28,6 +28,7 @@ const FLOWS: &str = "Flows";
 const SOCKETS: &str = "Socket load balancing";
 const CONNTRACK: &str = "Connection tracking of the kernel";
 const HTTP: &str = "HTTP servers";
+const LOG: &str = "Log";
 
 /// Flags of `millrace agent`.
 ///
@@ -321,6 +322,11 @@ pub struct AgentArgs {
     /// 127.0.0.1:10249]
     #[arg(long, help_heading = HTTP, value_name = "IP[:PORT]", value_parser = parse::metrics_address)]
     pub metrics_bind_address: Option<BindAddress>,
+    /// Form of the log: text, or json for a JSON object in each line [default: text]
+    ///
+    /// Levels come from RUST_LOG. SIGUSR1 shows the agent's decisions, too, and the next SIGUSR1 ends that.
+    #[arg(long, help_heading = LOG, value_name = "text|json", value_parser = parse::log_format)]
+    pub log_format: Option<LogFormat>,
     /// What IPVS alone uses.
     #[command(flatten)]
     pub ipvs: IpvsArgs,

@@ -66,6 +66,7 @@ pub fn settings(
         max_sync_interval,
         config: None,
         remarks: file.remarks.clone(),
+        log_format: args.log_format.or(file.log_format).unwrap_or_default(),
         task: if args.init_only == Some(true) { Task::Init } else { Task::Serve },
         node_addresses: BTreeSet::new(),
     })

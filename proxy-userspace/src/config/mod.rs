@@ -84,6 +84,8 @@ pub struct Settings {
     pub config: Option<ConfigFile>,
     /// Remarks on the file.
     pub remarks: Vec<Remark>,
+    /// The form of the log.
+    pub log_format: LogFormat,
     /// The work of this process.
     pub task: Task,
     /// The addresses in `NODE_IPS`; empty = unknown.
@@ -100,6 +102,30 @@ pub enum Source {
     },
     /// Manifests in this directory.
     Directory(PathBuf),
+}
+
+/// The form of the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Lines for people.
+    #[default]
+    Text,
+    /// A JSON object in each line.
+    Json,
+}
+
+impl LogFormat {
+    /// Both; the default is first.
+    pub const ALL: [Self; 2] = [Self::Text, Self::Json];
+
+    /// Returns the word of `--log-format`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Json => "json",
+        }
+    }
 }
 
 /// The work of a process.

@@ -124,7 +124,7 @@ fn every_flag_is_heard() {
          --flow-table-size 4096 --timeout-syn 1 --timeout-established 2 --timeout-closing 3 --timeout-udp 4 \
          --reject-unknown-ports all --dsr-encap fou --dsr-dispatch pod --dsr-outer-source 172.16.9.1/16,2001:db8:f0::/48 --snat-ports 20000-20999 --socket-lb host --bind-protection off --cgroup-path /cgroup --fwmark 0x10/255 --bpffs-path /bpf --xdp generic --proxy-mode ebpf --min-sync-interval 5 \
          --max-sync-interval 6 --conntrack-max-per-core 9 --conntrack-min 10 --conntrack-tcp-timeout-established 2h \
-         --conntrack-tcp-timeout-close-wait 0s --conntrack-tcp-be-liberal --healthz-bind-address [::]:1 --metrics-bind-address ::1",
+         --conntrack-tcp-timeout-close-wait 0s --conntrack-tcp-be-liberal --healthz-bind-address [::]:1 --metrics-bind-address ::1 --log-format json",
     )
     .unwrap();
     let range = |text: &str| text.parse().unwrap();
@@ -176,6 +176,8 @@ fn every_flag_is_heard() {
     assert_eq!(settings.max_sync_interval, Duration::from_secs(6));
     assert_eq!(settings.healthz_bind_address, Some("[::]:1".parse().unwrap()));
     assert_eq!(settings.metrics_bind_address, Some("[::1]:10249".parse().unwrap()));
+    assert_eq!((settings.log_format, resolve("").unwrap().log_format), (LogFormat::Json, LogFormat::Text));
+    refused("--log-format xml", "--log-format: \"xml\" is not accepted; takes text or json");
 }
 
 #[test]

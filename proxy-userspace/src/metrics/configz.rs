@@ -122,5 +122,6 @@ fn own_configuration(settings: &Settings) -> Value {
         "bindProtection": settings.sockets.bind_protection,
         "cgroupPath": settings.sockets.cgroup,
         "bpffsPath": settings.bpffs,
+        "logFormat": settings.log_format.name(),
     })
 }

@@ -9,9 +9,11 @@ use millrace_lab::agent::{Proxy, binary};
 use millrace_lab::cluster::Cluster;
 use millrace_lab::topology::{Family, vip};
 use millrace_lab::traffic::{Protocol, ask};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::fixture::own;
+use crate::fixture::{own, own_without_agents};
 
 /// Returns what a view prints.
 fn printed(proxy: &Proxy, arguments: &[&str]) -> Result<String> {
@@ -159,5 +161,38 @@ fn a_watch_shows_a_change_and_ends_with_its_reader() -> Result<()> {
     assert!(later.is_some());
     drop(lines);
     assert_eq!(watch.wait()?.code(), Some(0));
+    Ok(())
+}
+
+#[test]
+fn the_log_is_json_where_that_is_asked_for_and_sigusr1_shows_decisions() -> Result<()> {
+    let cluster = own_without_agents(1, 0)?;
+    let proxy = cluster.proxy(1)?;
+    let agent = proxy.start_prepared(&["--log-format", "json"], |command| {
+        command.env("RUST_LOG", "info");
+    })?;
+    proxy.wait_for_start(1)?;
+    let levels = |log: &str| -> Result<Vec<String>> {
+        let lines = log.lines().map(|line| {
+            let line: Value = serde_json::from_str(line).with_context(|| line.to_owned())?;
+            ensure!(line["message"].is_string() && line["timestamp"].is_string(), "{line}");
+            Ok(line["level"].as_str().unwrap_or_default().to_owned())
+        });
+        lines.collect()
+    };
+    assert!(!levels(&proxy.log())?.contains(&"DEBUG".to_owned()));
+    for (level, times) in [("debug", 1), ("info", 2)] {
+        kill(Pid::from_raw(agent.id().try_into()?), Signal::SIGUSR1)?;
+        proxy.wait_until(level, || Ok(proxy.log().matches("SIGUSR1 changed the level").count() == times))?;
+    }
+    let log = proxy.log();
+    let changes: Vec<Value> = log
+        .lines()
+        .filter(|line| line.contains("SIGUSR1"))
+        .map(serde_json::from_str)
+        .collect::<Result<_, _>>()?;
+    assert!(changes[0]["level"].is_string() && log.contains("millrace=debug"), "{changes:?}");
+    levels(&log)?;
+    assert!(agent.stop()?.success());
     Ok(())
 }

@@ -55,7 +55,7 @@ const fn unheeded(path: &'static str, upstream: &'static [&'static str], why: &'
 
 const JSON: &str = "the API server is asked for JSON";
 const EVENTS: &str = "the agent writes Events only, and they have a limit of their own";
-const LOGGING: &str = "the environment variable RUST_LOG decides what is logged, as text";
+const LOGGING: &str = "the environment variable RUST_LOG decides what is logged";
 const WINDOWS: &str = "it is for Windows";
 const MASQUERADE: &str = "SNAT by eBPF needs no mark and no netfilter rule";
 const MIN_SYNC: &str = "1s, kube-proxy's default, counts as not set. At most 1m0s.";
@@ -131,7 +131,7 @@ pub const FIELDS: &[Field] = &[
     own("ipvs.udpTimeout", IPVS_TIMEOUT),
     own("kind", "Must be KubeProxyConfiguration."),
     unheeded("logging.flushFrequency", &["5s", "5000000000"], LOGGING),
-    unheeded("logging.format", &["text"], LOGGING),
+    same("logging.format", &["--log-format"], ""),
     unheeded("logging.options.json.infoBufferSize", &["0"], LOGGING),
     unheeded("logging.options.json.splitStream", &[], LOGGING),
     unheeded("logging.options.text.infoBufferSize", &["0"], LOGGING),

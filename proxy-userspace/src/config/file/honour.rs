@@ -12,7 +12,7 @@ use crate::config::ipvs::FileIpvs;
 use crate::config::parse::{
     self, BindAddress, LONGEST_MAX_SYNC, LONGEST_MIN_SYNC, LONGEST_TIMEOUT, in_seconds,
 };
-use crate::config::{ConfigError, HEALTHZ_PORT, Interval, METRICS_PORT, ProxyMode};
+use crate::config::{ConfigError, HEALTHZ_PORT, Interval, LogFormat, METRICS_PORT, ProxyMode};
 use crate::model::NodePortAddresses;
 use crate::node::{Conntrack, DevicePattern};
 
@@ -39,6 +39,7 @@ pub struct FileSettings {
     pub conntrack: Conntrack,
     pub min_sync_interval: Option<Interval>,
     pub max_sync_interval: Option<Interval>,
+    pub log_format: Option<LogFormat>,
     pub ipvs: FileIpvs,
     pub remarks: Vec<Remark>,
 }
@@ -66,6 +67,7 @@ impl FileSettings {
             node_ports: node_ports(&file.node_port_addresses, origin)?,
             cluster_ranges: Some(local.cluster_ranges),
             pod_interface: local.pod_interface,
+            log_format: origin.read("logging.format", &file.logging.format, parse::log_format)?,
             ipvs: FileIpvs::read(file, origin)?,
             conntrack: conntrack(file, origin, &mut remarks)?,
             remarks,

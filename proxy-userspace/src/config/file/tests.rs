@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::config::ipvs::FileIpvs;
-use crate::config::{BindAddress, Interval, ProxyMode};
+use crate::config::{BindAddress, Interval, LogFormat, ProxyMode};
 use crate::dataplane::ipvs::Timeouts;
 use crate::model::{NodePortAddresses, Scheduler};
 use crate::node::DevicePattern;
@@ -76,10 +76,21 @@ fn every_supported_field_takes_effect() {
         },
         min_sync_interval: Some(interval("/c.json: nftables.minSyncPeriod", 50)),
         max_sync_interval: Some(interval("/c.json: nftables.syncPeriod", 60_000)),
+        log_format: Some(LogFormat::Json),
         ipvs: FileIpvs::default(),
         remarks: vec![Remark::Info("/c.json: mode: nftables is served by eBPF".to_owned())],
     };
     assert_eq!(settings, expected);
+}
+
+#[test]
+fn the_log_has_the_files_form_unless_the_flag_gives_another() {
+    refused(
+        "logging: {format: klog}",
+        "/c.yaml: logging.format: \"klog\" is not accepted; takes text or json",
+    );
+    assert_eq!(read_text("logging: {format: text}").unwrap().log_format, Some(LogFormat::Text));
+    assert_eq!(read_text("logging: {format: ''}").unwrap().log_format, None);
 }
 
 #[test]
@@ -157,7 +168,7 @@ fn each_field_without_effect_is_named_once_with_its_path() {
             "/c.yaml: bindAddress: 10.0.0.5 has no effect: the node's addresses are its Node object's",
             "/c.yaml: clientConnection.qps: 50.0 has no effect: the agent writes Events only, and they have a limit \
              of their own",
-            "/c.yaml: logging.verbosity: 4 has no effect: the environment variable RUST_LOG decides what is logged, as text",
+            "/c.yaml: logging.verbosity: 4 has no effect: the environment variable RUST_LOG decides what is logged",
             "/c.yaml: featureGates.Some: true has no effect: there are no feature gates",
             "/c.yaml: conntrack.min: 7 has no effect: conntrack.maxPerCore is 0, which leaves the limit as it is",
         ],

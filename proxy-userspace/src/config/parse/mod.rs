@@ -20,4 +20,6 @@ pub use numbers::{LONGEST_MAX_SYNC, LONGEST_MIN_SYNC, LONGEST_TIMEOUT, conntrack
 pub use numbers::{flow_table_size, in_seconds, maglev_size, mark, max_sync_interval, min_sync_interval};
 pub use numbers::{seconds, snat_ports};
 pub use words::{AlgorithmWord, algorithm, choice, cluster_ip_clients, dispatch, encapsulation};
-pub use words::{encapsulations, forwarding, on_off, proxy_mode, reject_unknown, socket_lb, switch, xdp};
+pub use words::{
+    encapsulations, forwarding, log_format, on_off, proxy_mode, reject_unknown, socket_lb, switch, xdp,
+};

@@ -1,7 +1,7 @@
 //! Values of which each is one of a few words.
 
 use super::Refused;
-use crate::config::ProxyMode;
+use crate::config::{LogFormat, ProxyMode};
 use crate::dataplane::ebpf::{Dispatch, SocketLb, XdpMode};
 use crate::dataplane::{Encapsulation, RejectUnknown};
 use crate::model::{ClusterIpClients, Forwarding};
@@ -17,6 +17,10 @@ pub fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, Refused> 
 
 pub fn proxy_mode(text: &str) -> Result<ProxyMode, Refused> {
     choice(text, &ProxyMode::ALL.map(|mode| (mode.name(), mode)))
+}
+
+pub fn log_format(text: &str) -> Result<LogFormat, Refused> {
+    choice(text, &LogFormat::ALL.map(|format| (format.name(), format)))
 }
 
 pub fn xdp(text: &str) -> Result<XdpMode, Refused> {
