@@ -6,12 +6,14 @@
 
 mod backends;
 mod cleanup;
+mod complete;
 mod counters;
 mod error;
 mod exit;
 mod flows;
 mod ipvs;
 mod log;
+mod man;
 mod maps;
 mod output;
 mod place;
@@ -71,6 +73,10 @@ enum Command {
     Cleanup(cleanup::CleanupArgs),
     /// Show the versions of this program, of the map layout and of the agent that runs here
     Version(version::VersionArgs),
+    /// Print the completion script of a shell, which completes names of Services, too
+    Completion(complete::CompletionArgs),
+    /// Write a manual page for each command
+    Man(man::ManArgs),
 }
 
 /// Returns the whole command line, for the reference page.
@@ -82,6 +88,9 @@ pub fn command() -> clap::Command {
 /// Parses the arguments of this process and runs the subcommand.
 #[must_use]
 pub fn run() -> ExitStatus {
+    if complete::answer(command) {
+        return ExitStatus::Done;
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
@@ -134,6 +143,8 @@ fn execute(command: Command) -> Result<(), CliError> {
         Command::Programs(args) => programs::run(&args),
         Command::Cleanup(args) => runtime()?.block_on(cleanup::run(&args)),
         Command::Version(args) => version::run(&args),
+        Command::Completion(args) => complete::run(&args),
+        Command::Man(args) => man::run(&args, Cli::command()),
     }
 }
 

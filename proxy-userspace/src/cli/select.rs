@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
 use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
 
+use super::complete;
 use super::error::CliError;
 use super::service_port::ServicePort;
 use crate::config::Refused;
@@ -17,10 +19,16 @@ const FARTHEST: usize = 3;
 #[derive(Args, Clone, Debug)]
 pub struct SelectArgs {
     /// Services or addresses: NAME, NAMESPACE/NAME, NAMESPACE/NAME:PORT, ADDRESS, ADDRESS:PORT, ADDRESS:PORT/PROTOCOL
-    #[arg(value_name = "SERVICE", value_parser = Selector::parse)]
+    #[arg(value_name = "SERVICE", value_parser = Selector::parse, add = ArgValueCompleter::new(complete::services))]
     services: Vec<Selector>,
     /// Namespace of the Services
-    #[arg(short, long, value_name = "NAMESPACE", conflicts_with = "all_namespaces")]
+    #[arg(
+        short,
+        long,
+        value_name = "NAMESPACE",
+        conflicts_with = "all_namespaces",
+        add = ArgValueCompleter::new(complete::namespaces)
+    )]
     namespace: Option<String>,
     /// Services of all namespaces, as without --namespace
     #[arg(short = 'A', long)]

@@ -165,6 +165,25 @@ fn a_watch_shows_a_change_and_ends_with_its_reader() -> Result<()> {
 }
 
 #[test]
+fn a_shell_completes_names_of_services() -> Result<()> {
+    let cluster = shown()?;
+    let bpffs = cluster.proxy(1)?.bpffs().display().to_string();
+    let completed = |words: &[&str]| -> Result<String> {
+        let command = ["millrace", "services", "--bpffs-path", &bpffs];
+        let all = [&command, words].concat();
+        let output =
+            Command::new(binary()?).env("MILLRACE_COMPLETE", "fish").arg("--").args(&all).output()?;
+        ensure!(output.status.success(), "{output:?}");
+        Ok(String::from_utf8(output.stdout)?)
+    };
+    let names = completed(&["default/s"])?;
+    assert!(names.contains("default/shown") && !names.contains("default/idle"), "{names}");
+    assert!(completed(&["id"])?.contains("idle"));
+    assert!(completed(&["--namespace", "de"])?.contains("default"));
+    Ok(())
+}
+
+#[test]
 fn the_log_is_json_where_that_is_asked_for_and_sigusr1_shows_decisions() -> Result<()> {
     let cluster = own_without_agents(1, 0)?;
     let proxy = cluster.proxy(1)?;
