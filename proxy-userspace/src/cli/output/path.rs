@@ -1,13 +1,15 @@
 //! Paths into a JSON document.
 
+use jsonpath_rust::parser::model::JpQuery;
+use jsonpath_rust::parser::parse_json_path;
+use jsonpath_rust::query::js_path_process;
 use serde_json::Value;
-use serde_json_path::JsonPath;
 
 use crate::config::Refused;
 
 /// A path of RFC 9535, such as `$.items[*].name`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Path(JsonPath);
+pub struct Path(JpQuery);
 
 impl Path {
     /// Parses a path. kubectl's braces around it are taken, and `$` at its beginning may be left out.
@@ -20,7 +22,7 @@ impl Path {
             None => String::new(),
         };
         let refused = |_| Refused::new(text, "a path of RFC 9535 such as $.items[*].name");
-        JsonPath::parse(&path).map(Self).map_err(refused)
+        parse_json_path(&path).map(Self).map_err(refused)
     }
 
     /// Returns the text of each value at the path. A string has no quotes.
@@ -30,7 +32,8 @@ impl Path {
             Value::Null => String::new(),
             value => value.to_string(),
         };
-        self.0.query(document).iter().map(|value| text(value)).collect()
+        let found = js_path_process(&self.0, document).unwrap_or_default();
+        found.into_iter().map(|value| text(value.val())).collect()
     }
 }
 
