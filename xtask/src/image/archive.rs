@@ -199,6 +199,8 @@ fn write(
 #[cfg(test)]
 mod tests {
     use std::io::Read;
+    use std::process::Command;
+    use std::{env, fs, process};
 
     use super::super::blob;
     use super::*;
@@ -207,7 +209,12 @@ mod tests {
         let program = File::Program(arch.name().as_bytes().to_vec());
         let layer = Layer::pack(&BTreeMap::from([("bin/millrace".to_owned(), program)])).unwrap();
         let labels = BTreeMap::from([("org.opencontainers.image.version".to_owned(), "0.1.0".to_owned())]);
-        let config = Config { entry_point: vec!["millrace".to_owned()], labels, ..Config::default() };
+        let config = Config {
+            entry_point: vec!["millrace".to_owned()],
+            labels,
+            created: "1970-01-01T00:00:00Z".to_owned(),
+            ..Config::default()
+        };
         Image::new(arch, &config, vec![layer])
     }
 
@@ -287,6 +294,27 @@ mod tests {
         assert_eq!(docker[0]["RepoTags"], json!(["millrace:0.1.0"]));
         assert_eq!(docker[0]["Config"], path(&manifest["config"]));
         assert_eq!(docker[0]["Layers"], json!([path(&manifest["layers"][0])]));
+    }
+
+    #[test]
+    fn skopeo_reads_an_archive_with_a_document_in_both_forms() {
+        let packed = packed();
+        let path = env::temp_dir().join(format!("millrace-archive-{}.tar", process::id()));
+        fs::write(&path, &packed.bytes).unwrap();
+        let inspect = |form: &str, name: &str| {
+            let place = format!("{form}:{}:{name}", path.display());
+            let output = Command::new("skopeo").args(["inspect", &place]).output().unwrap();
+            assert!(output.status.success(), "{form}: {}", String::from_utf8_lossy(&output.stderr));
+            serde_json::from_slice::<Value>(&output.stdout).unwrap()
+        };
+        let (oci, docker) = (inspect("oci-archive", "0.1.0"), inspect("docker-archive", "millrace:0.1.0"));
+        fs::remove_file(&path).unwrap();
+        // The archive of Docker has no manifest of ours, so skopeo makes one.
+        assert_eq!(oci["Digest"], packed.digest);
+        for read in [oci, docker] {
+            assert_eq!(read["Labels"]["org.opencontainers.image.version"], "0.1.0");
+            assert_eq!((&read["Architecture"], &read["Os"]), (&json!("amd64"), &json!("linux")));
+        }
     }
 
     #[test]

@@ -55,7 +55,7 @@ pub enum Need {
     Build,
     /// The BPF file system, and the tools that the test bed suggests.
     Run,
-    /// Foreign programs that the tests use as clients and servers.
+    /// Foreign programs that the tests use as clients and servers, and to read what is packed.
     Programs,
     /// The linters besides rustup's.
     Lint,
@@ -123,6 +123,7 @@ fn packages(need: Need, toolchain: Toolchain, workspace: &Workspace) -> &'static
             "ncat",
             "nftables",
             "python3",
+            "skopeo",
         ],
         (Need::Cluster, _) => &[
             "runc",
