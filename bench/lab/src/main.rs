@@ -76,7 +76,7 @@ enum ClusterCommand {
         #[arg(long, value_name = "FILE")]
         report: PathBuf,
     },
-    /// Prints a table of reports, a column for each
+    /// Prints a table of reports, a column for each file name
     E2eTable {
         /// Reports of `e2e`
         #[arg(required = true)]

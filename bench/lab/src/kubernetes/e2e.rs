@@ -166,13 +166,18 @@ impl Spec {
     }
 }
 
-/// Returns a table in Markdown: a row for each spec, a column for each report, named by its file.
+/// Returns a table in Markdown: a row for each spec, a column for each name of a report's file. A later
+/// report of the same name adds its specs to the column.
 pub fn table(reports: &[PathBuf]) -> Result<String> {
-    let columns = reports.iter().map(|path| {
+    let mut columns: Vec<(&str, Results)> = Vec::new();
+    for path in reports {
         let name = path.file_stem().and_then(|stem| stem.to_str()).context("a report has no name")?;
-        anyhow::Ok((name, Results::read(path)?))
-    });
-    let columns: Vec<_> = columns.collect::<Result<_>>()?;
+        let results = Results::read(path)?;
+        match columns.iter_mut().find(|(column, _)| *column == name) {
+            Some((_, before)) => before.0.extend(results.0),
+            None => columns.push((name, results)),
+        }
+    }
     ensure!(!columns.is_empty(), "a table takes at least one report");
     let names: BTreeSet<&String> = columns.iter().flat_map(|(_, results)| results.0.keys()).collect();
     let head: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
@@ -210,5 +215,26 @@ mod tests {
         assert_eq!(results.summary(), "1 passed, 1 failed, 1 skipped");
         assert_eq!(results.failures().collect::<Vec<_>>(), [("fails", "no answer")]);
         assert!(results.0.contains_key("[sig-network] Services answers"));
+    }
+
+    #[test]
+    fn reports_of_the_same_name_share_a_column() {
+        let folder = std::env::temp_dir().join(format!("millrace-reports-{}", std::process::id()));
+        let write = |path: &str, text: &str, state: &str| {
+            let path = folder.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            let spec = serde_json::json!({"LeafNodeType": "It", "LeafNodeText": text, "State": state});
+            fs::write(&path, serde_json::json!([{"SpecReports": [spec]}]).to_string()).unwrap();
+            path
+        };
+        let reports = [
+            write("kube-proxy.json", "answers", "passed"),
+            write("off.json", "answers", "failed"),
+            write("rest/off.json", "hairpins", "passed"),
+        ];
+        let expected = "| Spec | kube-proxy | off |\n|---|---|---|\n\
+                        | answers | passed | **failed** |\n| hairpins | - | passed |";
+        assert_eq!(table(&reports).unwrap(), expected);
+        fs::remove_dir_all(folder).unwrap();
     }
 }
