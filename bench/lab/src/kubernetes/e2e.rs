@@ -65,7 +65,9 @@ impl Cluster {
         ginkgo.env("PATH", assets.search_path());
         // Its status says only whether a spec failed, and so does the report.
         ginkgo.status().context("can't run ginkgo")?;
-        Results::read(run.report)
+        let results = Results::read(run.report)?;
+        ensure!(!results.0.is_empty(), "no spec fits `--focus {}` without `--skip {}`", run.focus, run.skip);
+        Ok(results)
     }
 }
 
