@@ -25,8 +25,14 @@ pub fn ensure(workspace: &Workspace, variant: Variant, programs: &[PathBuf]) -> 
     Ok(vec![
         pack(&folder.join("pause.tar"), &["millrace/pause:1"], &pause, &[])?,
         pack(&folder.join("agnhost.tar"), &["millrace/agnhost:1"], &agnhost, &["pause"])?,
-        image::build(workspace, Arch::Amd64, variant, Profile::Quick, &folder)?.archive,
+        millrace(workspace, variant)?,
     ])
+}
+
+/// Packs the agent's image, and returns its archive.
+pub(super) fn millrace(workspace: &Workspace, variant: Variant) -> Result<PathBuf> {
+    let folder = workspace.target().join("cluster");
+    Ok(image::build(workspace, Arch::Amd64, variant, Profile::Quick, &folder)?.archive)
 }
 
 /// Images of Kubernetes' specs that one image with a shell and agnhost stands for.

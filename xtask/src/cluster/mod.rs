@@ -10,7 +10,6 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result};
-pub use former::ensure as former_image;
 
 use crate::image::Variant;
 use crate::setup::Need;
@@ -73,6 +72,11 @@ pub fn add_assets(
     let mut images = images::ensure(workspace, variant, &programs)?;
     images.extend(more_images);
     set_variables(workspace, programs, images, command)
+}
+
+/// Packs the images that only the long tests install, and returns their archives.
+pub fn more_images(workspace: &Workspace) -> Result<Vec<PathBuf>> {
+    Ok(vec![former::ensure(workspace)?, images::millrace(workspace, Variant::Ipvs)?])
 }
 
 /// Sets the variables for a command that runs Kubernetes' specs.

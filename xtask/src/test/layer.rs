@@ -226,8 +226,8 @@ pub fn perform(
     }
     if matches!(pass.work, Work::TargetWithCluster(_)) {
         setup::ensure(workspace, &[Need::Cluster])?;
-        let former = if args.long { vec![cluster::former_image(workspace)?] } else { Vec::new() };
-        cluster::add_assets(workspace, Variant::Ebpf, former, &mut cargo)?;
+        let more = if args.long { cluster::more_images(workspace)? } else { Vec::new() };
+        cluster::add_assets(workspace, Variant::Ebpf, more, &mut cargo)?;
     }
     if args.verbose {
         cargo.args(["--", "--nocapture"]);

@@ -1,13 +1,15 @@
 //! The agent as it is installed: readiness and rights.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use millrace_lab::kubernetes::{Kubectl, Proxy, wait};
 use serde_json::{Value, json};
 
-use super::fixture::{NODES, assets, proxy, shared};
-use super::objects::clients;
+use super::clients::{Client, Protocol};
+use super::fixture::{CHANGE_LIMIT, NODES, Service, assets, proxy, shared};
+use super::objects::{clients, service};
 
 const AGENT: &str = "--as=system:serviceaccount:kube-system:millrace";
 const UPDATE_LIMIT: Duration = Duration::from_mins(2);
@@ -93,6 +95,41 @@ fn a_second_proxy_is_refused_while_kube_proxy_runs() {
     is_there.unwrap();
     let refusal = upgraded.unwrap_err().to_string();
     assert!(refusal.contains("kube-proxy runs on 3 nodes, and two proxies would serve"), "{refusal}");
+}
+
+#[test]
+fn the_variant_with_nft_serves_by_ebpf_too() {
+    if proxy() != Proxy::Millrace || std::env::var_os("MILLRACE_LONG").is_none() {
+        return;
+    }
+    let cluster = shared();
+    let kubectl = cluster.kubectl();
+    let object = service("variant", "web", json!({}));
+    let service = Service::put(&kubectl, object, &[]).unwrap();
+    let target = SocketAddr::new(service.cluster_ips()[0].parse().unwrap(), 80);
+    let exec = |words: &[&str]| {
+        let agent: &[&str] = &["--namespace", "kube-system", "exec", "daemonset/millrace", "--"];
+        kubectl.run(&[agent, words].concat())
+    };
+    exec(&["nft", "--version"]).unwrap_err();
+    let script = format!(
+        "helm upgrade millrace manifests/charts/millrace --namespace kube-system --reuse-values --set \
+         image.tag={}-ipvs",
+        env!("CARGO_PKG_VERSION")
+    );
+    let upgraded = cluster.shell(&script, &assets().unwrap()).output().unwrap();
+    let ready = wait_for_agents(&kubectl);
+    let version = exec(&["nft", "--version"]);
+    let status = exec(&["millrace", "status"]);
+    let client = Client::in_pod(&cluster, 1).unwrap();
+    let answer = wait("an answer", CHANGE_LIMIT, || client.ask(Protocol::Http, target, "hostname"));
+    cluster.install_millrace(&assets().unwrap()).unwrap();
+    wait_for_agents(&kubectl).unwrap();
+    assert!(upgraded.status.success(), "{}", String::from_utf8_lossy(&upgraded.stderr));
+    ready.unwrap();
+    assert!(version.unwrap().starts_with("nftables v"));
+    assert!(status.unwrap().contains("nothing"), "a condition fails");
+    answer.unwrap();
 }
 
 /// Returns the line of `kubectl describe` about an agent that is not ready with these two texts.
