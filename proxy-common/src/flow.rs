@@ -60,7 +60,7 @@ shared! {
         /// Service id of the list that the backend was chosen from.
         pub service: u32,
         /// Monotonic second (CLOCK_MONOTONIC_COARSE / 1e9) of a packet. The last one may be later by
-        /// [`Limits::renewal`].
+        /// [`Limits::renewal`](crate::timeouts::Limits::renewal).
         pub last_seen: u32,
         /// `FLOW_SYN`, `FLOW_ESTABLISHED`, `FLOW_CLOSING` or `FLOW_DATAGRAM`.
         pub state: u8,

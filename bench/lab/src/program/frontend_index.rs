@@ -42,7 +42,9 @@ impl Bed {
     {
         let map = A::map("FRONTENDS");
         let taken = self.entries::<FrontendKey<A>, Frontend>(&map);
-        taken.iter().for_each(|(key, _)| self.remove::<FrontendKey<A>, Frontend>(&map, key));
+        for (key, _) in &taken {
+            self.remove::<FrontendKey<A>, Frontend>(&map, key);
+        }
         taken
     }
 

@@ -19,10 +19,8 @@ use proxy_common::frontend_index::{
 };
 
 use super::error::OpenError;
-use super::grace_period::GracePeriod;
 use super::map::mapped;
 use super::mapped::{Access, MappedArray};
-use super::maps::{Maps, Table};
 
 /// The index of one family.
 pub struct FrontendIndex<A> {
@@ -31,7 +29,7 @@ pub struct FrontendIndex<A> {
 }
 
 /// Entries to be written, by index.
-type Missing = Vec<(u32, Words)>;
+pub type Missing = Vec<(u32, Words)>;
 
 impl<A: Address> FrontendIndex<A>
 where
@@ -51,35 +49,36 @@ where
         }
     }
 
-    /// Closes entries that FRONTENDS does not have, and returns the frontends that lack a copy and could have
-    /// one.
-    fn compare(&self, frontends: &Table<FrontendKey<A>, Frontend>) -> Result<Missing, OpenError> {
+    /// Closes entries that differ from all of FRONTENDS, and returns the frontends that lack a copy and could
+    /// have one.
+    pub fn compare(&self, frontends: &[(FrontendKey<A>, Frontend)]) -> Missing {
         let mut wanted = BTreeMap::<u32, Vec<Words>>::new();
-        frontends.for_each(|key, value| {
-            wanted.entry(first_choice(&key)).or_default().push(IndexedFrontend::words(&key, &value));
-            true
-        })?;
+        for (key, value) in frontends {
+            wanted.entry(first_choice(key)).or_default().push(IndexedFrontend::words(key, value));
+        }
         let mut missing = Missing::new();
         for first in (0..FRONTEND_INDEX_ENTRIES).step_by(FRONTEND_INDEX_CHOICES as usize) {
             let mut lacking = wanted.remove(&first).unwrap_or_default();
             let mut free = Vec::new();
             for index in choices(first) {
                 let entry = self.entry(index);
-                match lacking.iter().position(|words| *words == entry) {
-                    Some(known) => _ = lacking.swap_remove(known),
-                    None => {
-                        self.store(index, IndexedFrontend::<A>::GATE, 0);
-                        free.push(index);
-                    }
+                if let Some(known) = lacking.iter().position(|words| *words == entry) {
+                    lacking.swap_remove(known);
+                    continue;
                 }
+                // Only if it is open: a store takes the line from the CPUs that read it.
+                if self.words.load(index * Self::WORDS + Self::GATE) != 0 {
+                    self.store(index, Self::GATE, 0);
+                }
+                free.push(index);
             }
             missing.extend(free.into_iter().zip(lacking));
         }
-        Ok(missing)
+        missing
     }
 
     /// Writes entries, which stay closed.
-    fn write(&self, missing: &Missing) {
+    pub fn write(&self, missing: &Missing) {
         for (index, words) in missing {
             let shut = (0..Self::WORDS).zip(words).filter(|(word, _)| *word != Self::GATE);
             shut.for_each(|(word, value)| self.store(*index, word, *value));
@@ -87,7 +86,7 @@ where
     }
 
     /// Opens written entries.
-    fn open_entries(&self, missing: &Missing) {
+    pub fn open_entries(&self, missing: &Missing) {
         for (index, words) in missing {
             let gate = (0..Self::WORDS).zip(words).filter(|(word, _)| *word == Self::GATE);
             gate.for_each(|(word, value)| self.store(*index, word, *value));
@@ -116,31 +115,6 @@ impl<A> fmt::Debug for FrontendIndex<A> {
     }
 }
 
-impl Maps {
-    /// Copies the frontends that lack a copy, and closes copies that FRONTENDS does not have.
-    ///
-    /// If it fails, the programs find the frontends in FRONTENDS.
-    pub fn fill_frontend_index(&self) -> Result<(), OpenError> {
-        let (of4, of6) = (&self.of4, &self.of6);
-        let missing4 = of4.frontend_index.compare(&of4.frontends)?;
-        let missing6 = of6.frontend_index.compare(&of6.frontends)?;
-        if missing4.is_empty() && missing6.is_empty() {
-            return Ok(());
-        }
-        let wait = || GracePeriod::new().and_then(|period| period.wait());
-        let failed = |error| OpenError::MapIo { map: "FRONTEND_INDEX", error };
-        // A program may still read an entry that was closed.
-        wait().map_err(failed)?;
-        of4.frontend_index.write(&missing4);
-        of6.frontend_index.write(&missing6);
-        // A program may have read a word before it was written.
-        wait().map_err(failed)?;
-        of4.frontend_index.open_entries(&missing4);
-        of6.frontend_index.open_entries(&missing6);
-        Ok(())
-    }
-}
-
 fn choices(first: u32) -> Range<u32> {
     first..first + FRONTEND_INDEX_CHOICES
 }
@@ -154,6 +128,7 @@ mod tests {
 
     use super::*;
     use crate::dataplane::ebpf::convert::frontend_key;
+    use crate::dataplane::ebpf::maps::Maps;
     use crate::dataplane::ebpf::plan::{Change, FrontendAt, Kernel};
     use crate::dataplane::ebpf::scratch::Scratch;
 
@@ -191,7 +166,9 @@ mod tests {
         let maps = &mut dataplane.maps;
         let all = [at("192.0.2.1:80", SCOPE_EXTERNAL), at("[2001:db8::1]:80", SCOPE_INTERNAL)];
         let write = |maps: &mut Maps, value| {
-            all.iter().for_each(|at| maps.apply(&Change::Frontend(*at, value)).unwrap());
+            for at in &all {
+                maps.apply(&Change::Frontend(*at, value)).unwrap();
+            }
         };
         write(maps, OLD);
         assert_eq!(copies(maps, &all), [None, None]);
@@ -201,7 +178,9 @@ mod tests {
         assert_eq!(copies(maps, &all), [None, None], "an old copy would serve what FRONTENDS has no more");
         maps.fill_frontend_index().unwrap();
         assert_eq!(copies(maps, &all), [Some(NEW), Some(NEW)]);
-        all.iter().for_each(|at| maps.apply(&Change::RemoveFrontend(*at)).unwrap());
+        for at in &all {
+            maps.apply(&Change::RemoveFrontend(*at)).unwrap();
+        }
         assert_eq!(copies(maps, &all), [None, None]);
         maps.fill_frontend_index().unwrap();
         assert_eq!(copies(maps, &all), [None, None]);
@@ -216,7 +195,9 @@ mod tests {
         let at_first_place = |at: &FrontendAt| first_choice(&frontend_key::<Addr4>(at).unwrap()) == 0;
         let crowd: Vec<_> = ports.map(|at| self::at(&at, SCOPE_EXTERNAL)).filter(at_first_place).collect();
         assert!(crowd.len() > FRONTEND_INDEX_CHOICES as usize, "too few keys share a place: {crowd:?}");
-        crowd.iter().for_each(|at| maps.apply(&Change::Frontend(*at, OLD)).unwrap());
+        for at in &crowd {
+            maps.apply(&Change::Frontend(*at, OLD)).unwrap();
+        }
         maps.fill_frontend_index().unwrap();
         let indexed = copies(maps, &crowd).into_iter().flatten().count();
         assert_eq!(indexed, FRONTEND_INDEX_CHOICES as usize);

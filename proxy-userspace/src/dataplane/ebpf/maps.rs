@@ -209,6 +209,20 @@ impl<K: Pod, V: Pod> Table<K, V> {
         }
     }
 
+    /// Returns all entries.
+    pub fn all(&self) -> Result<Vec<(K, V)>, OpenError>
+    where
+        K: Default,
+        V: Default,
+    {
+        let mut all = Vec::new();
+        self.for_each(|key, value| {
+            all.push((key, value));
+            true
+        })?;
+        Ok(all)
+    }
+
     /// Reads a batch of entries from `cursor` or the start on. Returns the next cursor, `None` at the end.
     pub fn batch<'a>(
         &self,

@@ -15,6 +15,7 @@ use proxy_common::{Addr4, Addr6, Address};
 
 use super::convert::{address_filter_place, backend, frontend_key};
 use super::error::OpenError;
+use super::grace_period::GracePeriod;
 use super::maps::{Maps, Table};
 use super::plan::{BackendEntry, BackendId, Change, Extent, FrontendAt, Kernel, RangeAt};
 use crate::model::Family;
@@ -180,6 +181,29 @@ impl Maps {
             frontend_key::<Addr6>(at).ok_or_else(|| format!("frontend {} has no family", at.address))?;
         self.of6.frontend_index.close(&key);
         write_or_remove(&mut self.of6.frontends, &key, value)
+    }
+
+    /// Copies the frontends that lack a copy, and closes copies that FRONTENDS does not have.
+    ///
+    /// If it fails, the programs find the frontends in FRONTENDS.
+    pub fn fill_frontend_index(&self) -> Result<(), OpenError> {
+        let (of4, of6) = (&self.of4, &self.of6);
+        let missing4 = of4.frontend_index.compare(&of4.frontends.all()?);
+        let missing6 = of6.frontend_index.compare(&of6.frontends.all()?);
+        if missing4.is_empty() && missing6.is_empty() {
+            return Ok(());
+        }
+        let failed = |error| OpenError::MapIo { map: "FRONTEND_INDEX", error };
+        let period = GracePeriod::new().map_err(failed)?;
+        // A program may still read an entry that was closed.
+        period.wait().map_err(failed)?;
+        of4.frontend_index.write(&missing4);
+        of6.frontend_index.write(&missing6);
+        // A program may have read a word before it was written.
+        period.wait().map_err(failed)?;
+        of4.frontend_index.open_entries(&missing4);
+        of6.frontend_index.open_entries(&missing6);
+        Ok(())
     }
 }
 
