@@ -93,10 +93,13 @@ impl Millrace {
         let Some(node) = homes.get(hinted as usize).copied() else { return Fate::Lost };
         let is_here = |owner: Endpoint| homes.get(owner as usize) == Some(&node);
         let knows = self.exists(node, hinted);
-        if let Some(found) = self.followed(node, packet).filter(|found| is_here(*found)) {
+        if let Some(found) = self.followed(node, packet) {
             let opens_elsewhere = packet.role == Role::Opening && knows && found != hinted;
-            if !opens_elsewhere {
+            if is_here(found) && !opens_elsewhere {
                 return Fate::Served(found);
+            }
+            if !is_here(found) && packet.role == Role::Midstream && !sent_on {
+                return self.receive(packet, found, true, homes);
             }
         }
         let slot = self.slot(node, packet.hash);
@@ -115,7 +118,13 @@ impl Millrace {
             self.enter(node, packet, chosen);
             return Fate::Served(chosen);
         }
-        if sent_on { Fate::Lost } else { self.receive(packet, chosen, true, homes) }
+        if sent_on {
+            return Fate::Lost;
+        }
+        if packet.role == Role::Opening {
+            self.enter(node, packet, chosen);
+        }
+        self.receive(packet, chosen, true, homes)
     }
 
     fn enter(&mut self, node: Node, packet: Packet, endpoint: Endpoint) {

@@ -124,18 +124,24 @@ fn serve<P: Packet, O: Header, F: Header, E: Encapsulation>(
     };
     if let Some((found, _)) = flow::lookup::<F>(inner, frontend.service)
         && let Some(backend) = backend::lookup_keeper::<F>(found.backend, inner)
-        && backend.is_local()
-        && suits(packet, backend)
-        && (is_for_pod || !opens_elsewhere::<F>(inner, frontend, hint, found.backend))
     {
-        packet.claim_delivery().map_err(|_| HAND_TO_TC)?;
-        flow::track::<P, F>(packet, inner, found, Sender::Client);
-        return decapsulate::<P, O, F, E>(
-            *packet,
-            inner,
-            found.client_port(),
-            &(backend.address, backend.port),
-        );
+        if backend.is_local()
+            && suits(packet, backend)
+            && (is_for_pod || !opens_elsewhere::<F>(inner, frontend, hint, found.backend))
+        {
+            packet.claim_delivery().map_err(|_| HAND_TO_TC)?;
+            flow::track::<P, F>(packet, inner, found, Sender::Client);
+            return decapsulate::<P, O, F, E>(
+                *packet,
+                inner,
+                found.client_port(),
+                &(backend.address, backend.port),
+            );
+        }
+        if !backend.is_local() && inner.is_midstream() && hint & (HINT_POD | ONWARD) == 0 {
+            flow::track::<P, F>(packet, inner, found, Sender::Client);
+            return Ok(send_onward::<P, O, F, E>(*packet, inner, backend, hint));
+        }
     }
     let chosen = choose::<F>(inner, frontend, hint);
     let Some(backend) = F::backend(chosen) else {
@@ -149,7 +155,14 @@ fn serve<P: Packet, O: Header, F: Header, E: Encapsulation>(
         return Err(pass_untouched::<F>(inner));
     }
     if !backend.is_local() {
-        return Ok(send_onward::<P, O, F, E>(*packet, inner, backend, hint));
+        let verdict = send_onward::<P, O, F, E>(*packet, inner, backend, hint);
+        if inner.is_syn() && verdict.reason() == Reason::SentOnward {
+            // The director goes on to send the connection's packets here. Once this node has heard of the
+            // backend that they name, and of a further change, no slot would tell where the connection is.
+            let owner = Owner { backend: chosen, service: frontend.service, flags: 0 };
+            flow::remember::<F>(inner, &owner)?;
+        }
+        return Ok(verdict);
     }
     packet.claim_delivery().map_err(|_| HAND_TO_TC)?;
     let outer = if O::HEADER == V6::HEADER { FLOW_OUTER_IPV6 } else { 0 };

@@ -28,6 +28,7 @@ each_tunnel! {
     a_hint_that_no_backend_here_has_is_sent_to_the_slots_owner
     a_hint_of_an_endpoint_that_is_gone_leaves_a_connection_to_the_current_owner
     a_hint_of_a_backend_without_the_slot_counts_with_affinity_only
+    a_connection_that_was_sent_on_stays_whatever_its_slot_becomes
     a_syn_for_another_backend_of_this_node_begins_a_connection_there
     a_second_chance_out_of_a_tunnel_keeps_the_packet_inside
 }
@@ -306,6 +307,25 @@ fn a_hint_of_a_backend_without_the_slot_counts_with_affinity_only(tunnel: Tunnel
             outcome.assert_sent(&node.sent_on(&data)).assert_counted(Reason::SentOnward);
         }
     }
+}
+
+/// The director knew the endpoint of its hint before this node did, so this node sent the SYN on to the owner
+/// that it knew. Then it hears of that endpoint, and of another owner.
+fn a_connection_that_was_sent_on_stays_whatever_its_slot_becomes(tunnel: Tunnel) {
+    let node = Node::new(tunnel);
+    let [hinted, current, there] = node.backends;
+    let (syn, data) = (tunnel.case.tcp(flag::SYN), tunnel.case.tcp(flag::ACK));
+    node.set_slot(&syn, Slot::settled_on(there.reference));
+    let unknown = 77;
+    let outcome = tunnel.case.arrives(&node.bed, &node.directed(&syn, unknown));
+    outcome.assert_sent(&node.sent_on(&syn)).assert_counted(Reason::SentOnward);
+    node.set_slot(&syn, Slot::unsettled(current.reference, there.reference));
+    let outcome = tunnel.case.arrives(&node.bed, &node.directed(&data, hinted.hint));
+    outcome.assert_sent(&node.sent_on(&data)).assert_counted(Reason::SentOnward);
+    // Another connection with the same ports goes where its director sends it.
+    let delivered = node.delivers(&syn, hinted.hint, hinted);
+    assert_eq!(delivered.destination(), hinted.at);
+    node.delivers(&data, hinted.hint, hinted);
 }
 
 /// The remainder of an earlier connection with the same ports must not take the new one from its
