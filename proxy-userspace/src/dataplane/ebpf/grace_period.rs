@@ -8,7 +8,7 @@ use super::sys;
 /// A map in a map.
 ///
 /// The kernel returns from an update of the outer map only when all programs that may still use the former
-/// inner map have ended (Linux 4.19, `maybe_wait_bpf_programs`). So the update is a wait for all programs that
+/// inner map have ended (Linux 5.0, `maybe_wait_bpf_programs`). So the update is a wait for all programs that
 /// run now, whatever they use.
 #[derive(Debug)]
 pub struct GracePeriod {
