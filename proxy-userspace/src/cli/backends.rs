@@ -159,9 +159,8 @@ impl Row for Endpoint {
 
 #[cfg(test)]
 mod tests {
-    use clap::{Args as _, Command, FromArgMatches as _};
-
     use super::*;
+    use crate::cli::argument::parsed;
     use crate::cli::service_port::tests::list;
 
     fn backend(address: &str, services: &[&str]) -> BackendView {
@@ -190,9 +189,7 @@ mod tests {
             BackendView { exists: false, ready: false, serving: false, ..backend("10.1.0.3:8080", &[]) };
         let here = BackendView { local: true, node: None, ..backend("10.1.0.1:8080", &["shop/web:http"]) };
         let backends = [here, draining, gone, backend("10.1.0.7:5432", &["shop/db"])];
-        let command = BackendsArgs::augment_args(Command::new("backends").no_binary_name(true));
-        let matches = command.try_get_matches_from(arguments.split_whitespace()).unwrap();
-        let args = BackendsArgs::from_arg_matches(&matches).unwrap();
+        let args: BackendsArgs = parsed(arguments);
         let rows = args.choose(&lists, &backends).map_err(|error| error.to_string())?;
         Ok(rows.iter().map(|row| format!("{} {}", row.view.address, row.state)).collect())
     }

@@ -1,7 +1,6 @@
 //! `millrace counters`.
 
 use clap::Args;
-use serde::Serialize;
 
 use super::error::CliError;
 use super::output::{Column, Group, List, ListArgs, Row, mark};
@@ -23,16 +22,11 @@ pub struct CountersArgs {
     place: Place,
 }
 
-/// Packets with one reason in one program.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(transparent)]
-struct Counter(CounterView);
-
 /// Prints packets by program and reason.
 pub fn run(args: &CountersArgs) -> Result<(), CliError> {
     args.list.show(&args.place, || {
         let counters = args.place.maps()?.counters()?.into_iter().filter(|one| args.keeps(one));
-        let counters: Vec<Counter> = counters.map(Counter).collect();
+        let counters: Vec<CounterView> = counters.collect();
         Ok(List::new("CounterList", vec![Group::of("ebpf", &counters, args.list.is_wide())?]))
     })
 }
@@ -43,7 +37,8 @@ impl CountersArgs {
     }
 }
 
-impl Row for Counter {
+/// Packets with one reason in one program.
+impl Row for CounterView {
     const COLUMNS: &'static [Column] = &[
         Column::new("PROGRAM", "program"),
         Column::new("COUNTER", "reason"),
@@ -53,31 +48,27 @@ impl Row for Counter {
     ];
 
     fn cells(&self, _: bool) -> Vec<String> {
-        let counter = &self.0;
         vec![
-            counter.program.to_string(),
-            counter.reason.to_string(),
-            mark(counter.drop),
-            counter.packets.to_string(),
-            counter.bytes.to_string(),
+            self.program.to_string(),
+            self.reason.to_string(),
+            mark(self.drop),
+            self.packets.to_string(),
+            self.bytes.to_string(),
         ]
     }
 
     fn name(&self) -> String {
-        format!("{}/{}", self.0.program, self.0.reason)
+        format!("{}/{}", self.program, self.reason)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::{Args as _, Command, FromArgMatches as _};
-
     use super::*;
+    use crate::cli::argument::parsed;
 
     fn kept(flags: &str) -> Vec<&'static str> {
-        let command = CountersArgs::augment_args(Command::new("counters").no_binary_name(true));
-        let matches = command.try_get_matches_from(flags.split_whitespace()).unwrap();
-        let args = CountersArgs::from_arg_matches(&matches).unwrap();
+        let args: CountersArgs = parsed(flags);
         let counter = |reason: &'static str, drop, packets| {
             (
                 reason,

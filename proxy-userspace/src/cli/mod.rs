@@ -4,6 +4,7 @@
 //! while no agent runs.
 #![forbid(unsafe_code)]
 
+mod argument;
 mod backends;
 mod cleanup;
 mod complete;

@@ -1,7 +1,6 @@
 //! `millrace programs`.
 
 use clap::Args;
-use serde::Serialize;
 
 use super::error::CliError;
 use super::output::{Column, Group, List, ListArgs, Row};
@@ -20,23 +19,19 @@ pub struct ProgramsArgs {
     place: Place,
 }
 
-/// An attached program.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(transparent)]
-struct Program(AttachedView);
-
 /// Prints the attached programs.
 pub fn run(args: &ProgramsArgs) -> Result<(), CliError> {
     args.list.show(&args.place, || {
         let attached = args.place.maps()?.status()?.attached.into_iter();
         let is_chosen =
             |program: &AttachedView| args.device.as_ref().is_none_or(|device| *device == program.device);
-        let programs: Vec<Program> = attached.filter(is_chosen).map(Program).collect();
+        let programs: Vec<AttachedView> = attached.filter(is_chosen).collect();
         Ok(List::new("ProgramList", vec![Group::of("ebpf", &programs, args.list.is_wide())?]))
     })
 }
 
-impl Row for Program {
+/// An attached program.
+impl Row for AttachedView {
     const COLUMNS: &'static [Column] = &[
         Column::new("DEVICE", "device"),
         Column::new("INDEX", "device_index"),
@@ -46,17 +41,16 @@ impl Row for Program {
     ];
 
     fn cells(&self, _: bool) -> Vec<String> {
-        let program = &self.0;
         vec![
-            program.device.clone(),
-            program.device_index.to_string(),
-            program.hook.to_string(),
-            program.mode.to_string(),
-            program.program_id.to_string(),
+            self.device.clone(),
+            self.device_index.to_string(),
+            self.hook.to_string(),
+            self.mode.to_string(),
+            self.program_id.to_string(),
         ]
     }
 
     fn name(&self) -> String {
-        format!("{}/{}", self.0.device, self.0.hook)
+        format!("{}/{}", self.device, self.hook)
     }
 }

@@ -7,8 +7,8 @@ use clap::{Args, ValueEnum};
 use ipnet::IpNet;
 
 use super::connection::{Ends, ends, path};
+use crate::cli::argument::prefix;
 use crate::cli::output::duration;
-use crate::config::Refused;
 use crate::dataplane::ebpf::read::FlowView;
 use crate::dataplane::ipvs;
 
@@ -41,14 +41,6 @@ enum Via {
     Snat,
     /// To a backend of this node
     Direct,
-}
-
-fn prefix(text: &str) -> Result<IpNet, Refused> {
-    let address = || text.parse().ok().map(|address: std::net::IpAddr| address.into());
-    text.parse()
-        .ok()
-        .or_else(address)
-        .ok_or_else(|| Refused::new(text, "a prefix such as 192.0.2.0/24, or an address"))
 }
 
 impl FilterArgs {
@@ -92,16 +84,9 @@ impl FilterArgs {
 
 #[cfg(test)]
 mod tests {
-    use clap::{Args as _, Command, FromArgMatches as _};
-
     use super::super::connection::tests::{request, translated_reply};
     use super::*;
-
-    fn filter(flags: &str) -> FilterArgs {
-        let command = FilterArgs::augment_args(Command::new("flows").no_binary_name(true));
-        let matches = command.try_get_matches_from(flags.split_whitespace()).unwrap();
-        FilterArgs::from_arg_matches(&matches).unwrap()
-    }
+    use crate::cli::argument::parsed;
 
     #[test]
     fn each_filter_keeps_what_it_names() {
@@ -118,10 +103,10 @@ mod tests {
             ("--via dsr", (false, false)),
             ("--via direct", (true, false)),
         ] {
-            let filter = filter(flags);
+            let filter: FilterArgs = parsed(flags);
             assert_eq!((filter.keeps(&request), filter.keeps(&reply)), wanted, "{flags}");
         }
-        let older = filter("--older 10m");
+        let older: FilterArgs = parsed("--older 10m");
         assert!(older.keeps_age(600) && !older.keeps_age(599));
     }
 }

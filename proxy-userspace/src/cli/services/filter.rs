@@ -3,6 +3,7 @@
 use clap::{Args, ValueEnum};
 use ipnet::IpNet;
 
+use crate::cli::argument::prefix;
 use crate::cli::service_port::ServicePort;
 use crate::config::Refused;
 use crate::dataplane::ebpf::read::FrontendView;
@@ -77,14 +78,6 @@ enum Protocol {
     Sctp,
 }
 
-fn prefix(text: &str) -> Result<IpNet, Refused> {
-    let address = || text.parse().ok().map(|address: std::net::IpAddr| address.into());
-    text.parse()
-        .ok()
-        .or_else(address)
-        .ok_or_else(|| Refused::new(text, "a prefix such as 192.0.2.0/24, or an address"))
-}
-
 fn port(text: &str) -> Result<u16, Refused> {
     text.parse().ok().filter(|port| *port > 0).ok_or_else(|| Refused::new(text, "1 to 65535"))
 }
@@ -147,15 +140,12 @@ impl Protocol {
 
 #[cfg(test)]
 mod tests {
-    use clap::{Args as _, Command, FromArgMatches as _};
-
     use super::*;
+    use crate::cli::argument::parsed;
     use crate::cli::service_port::tests::{list, shop};
 
     fn kept(flags: &str) -> Vec<String> {
-        let command = FilterArgs::augment_args(Command::new("services").no_binary_name(true));
-        let matches = command.try_get_matches_from(flags.split_whitespace()).unwrap();
-        let filter = FilterArgs::from_arg_matches(&matches).unwrap();
+        let filter: FilterArgs = parsed(flags);
         let mut ports = shop();
         let mut dsr = list("lan/dns", "Cluster", &[("192.0.2.53:53", "ExternalIP")], &[]);
         dsr.frontends[0].forwarding = "dsr".into();
