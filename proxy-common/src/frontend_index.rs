@@ -6,6 +6,7 @@
 //! (decision 145).
 
 use core::mem::offset_of;
+use core::ops::Range;
 
 use crate::addr::Address;
 use crate::frontend::{Frontend, FrontendKey};
@@ -58,6 +59,14 @@ pub fn first_choice<A: Address>(key: &FrontendKey<A>) -> u32 {
     let products = words.zip(FACTORS).map(|(word, factor)| product(word, factor));
     let sum = products.fold(product(ports(key), OF_PORTS), u64::wrapping_add);
     (sum >> (u64::BITS - PLACE_BITS)) as u32 & !(FRONTEND_INDEX_CHOICES - 1)
+}
+
+/// Returns the entries that a key can have.
+#[inline(always)]
+#[must_use]
+pub fn choices<A: Address>(key: &FrontendKey<A>) -> Range<u32> {
+    let first = first_choice(key);
+    first..first + FRONTEND_INDEX_CHOICES
 }
 
 #[inline(always)]

@@ -7,7 +7,7 @@ use proxy_common::addr::Address;
 use proxy_common::backend::Backend;
 use proxy_common::flow::{Flow, FlowKey};
 use proxy_common::frontend::{Frontend, FrontendKey};
-use proxy_common::frontend_index::{FRONTEND_INDEX_CHOICES, IndexedFrontend, first_choice};
+use proxy_common::frontend_index::{IndexedFrontend, choices};
 use proxy_common::hop::{Device, Hop};
 use proxy_common::selection::BackendRef;
 use proxy_common::source_range::SourceRange;
@@ -33,8 +33,7 @@ pub trait Family: Copy {
     /// Looks a frontend up: in the index first, which has nearly all.
     #[inline(always)]
     fn frontend(key: &FrontendKey<Self::Address>) -> Option<Frontend> {
-        let first = first_choice(key);
-        for index in first..first + FRONTEND_INDEX_CHOICES {
+        for index in choices(key) {
             if let Some(entry) = Self::frontend_at(index)
                 && entry.is(key)
             {

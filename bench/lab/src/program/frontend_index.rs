@@ -2,7 +2,7 @@
 
 use aya::Pod;
 use proxy_common::frontend::{Frontend, FrontendKey};
-use proxy_common::frontend_index::{FRONTEND_INDEX_CHOICES, IndexedFrontend, first_choice};
+use proxy_common::frontend_index::{IndexedFrontend, Words, choices};
 use proxy_common::{Addr4, Addr6};
 
 use super::Bed;
@@ -67,7 +67,7 @@ impl Bed {
         }
     }
 
-    fn indexed<A: FamilyMaps>(&self, index: u32) -> [u64; 8] {
+    fn indexed<A: FamilyMaps>(&self, index: u32) -> Words {
         let map = A::map(MAP);
         if IndexedFrontend::<A>::WORDS == 8 {
             return self.get::<[u64; 8]>(&map, index);
@@ -76,7 +76,7 @@ impl Bed {
         [a, b, c, d, 0, 0, 0, 0]
     }
 
-    fn set_indexed<A: FamilyMaps>(&self, index: u32, words: [u64; 8]) {
+    fn set_indexed<A: FamilyMaps>(&self, index: u32, words: Words) {
         let map = A::map(MAP);
         if IndexedFrontend::<A>::WORDS == 8 {
             return self.set::<[u64; 8]>(&map, index, words);
@@ -84,9 +84,4 @@ impl Bed {
         let [a, b, c, d, ..] = words;
         self.set::<[u64; 4]>(&map, index, [a, b, c, d]);
     }
-}
-
-fn choices<A: FamilyMaps>(key: &FrontendKey<A>) -> std::ops::Range<u32> {
-    let first = first_choice(key);
-    first..first + FRONTEND_INDEX_CHOICES
 }

@@ -55,10 +55,7 @@ impl Maps {
             }
             true
         })?;
-        self.devices.for_each(|index, device| {
-            found.devices.push((index, device));
-            true
-        })?;
+        found.devices = self.devices.all()?;
         Ok(found)
     }
 

@@ -8,14 +8,13 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
-use std::ops::Range;
 use std::path::Path;
 
 use aya::Pod;
 use proxy_common::Address;
 use proxy_common::frontend::{Frontend, FrontendKey};
 use proxy_common::frontend_index::{
-    FRONTEND_INDEX_CHOICES, FRONTEND_INDEX_ENTRIES, IndexedFrontend, Words, first_choice,
+    FRONTEND_INDEX_CHOICES, FRONTEND_INDEX_ENTRIES, IndexedFrontend, Words, choices, first_choice,
 };
 
 use super::error::OpenError;
@@ -42,7 +41,7 @@ where
 
     /// Closes the copy of a frontend, if there is one: from now on the programs ask FRONTENDS.
     pub fn close(&self, key: &FrontendKey<A>) {
-        for index in choices(first_choice(key)) {
+        for index in choices(key) {
             if IndexedFrontend::has_key(&self.entry(index), key) {
                 self.store(index, Self::GATE, 0);
             }
@@ -60,7 +59,7 @@ where
         for first in (0..FRONTEND_INDEX_ENTRIES).step_by(FRONTEND_INDEX_CHOICES as usize) {
             let mut lacking = wanted.remove(&first).unwrap_or_default();
             let mut free = Vec::new();
-            for index in choices(first) {
+            for index in first..first + FRONTEND_INDEX_CHOICES {
                 let entry = self.entry(index);
                 if let Some(known) = lacking.iter().position(|words| *words == entry) {
                     lacking.swap_remove(known);
@@ -79,17 +78,18 @@ where
 
     /// Writes entries, which stay closed.
     pub fn write(&self, missing: &Missing) {
-        for (index, words) in missing {
-            let shut = (0..Self::WORDS).zip(words).filter(|(word, _)| *word != Self::GATE);
-            shut.for_each(|(word, value)| self.store(*index, word, *value));
-        }
+        self.store_words(missing, |word| word != Self::GATE);
     }
 
     /// Opens written entries.
     pub fn open_entries(&self, missing: &Missing) {
+        self.store_words(missing, |word| word == Self::GATE);
+    }
+
+    fn store_words(&self, missing: &Missing, is_wanted: impl Fn(u32) -> bool) {
         for (index, words) in missing {
-            let gate = (0..Self::WORDS).zip(words).filter(|(word, _)| *word == Self::GATE);
-            gate.for_each(|(word, value)| self.store(*index, word, *value));
+            let wanted = (0..Self::WORDS).zip(words).filter(|(word, _)| is_wanted(*word));
+            wanted.for_each(|(word, value)| self.store(*index, word, *value));
         }
     }
 
@@ -113,10 +113,6 @@ impl<A> fmt::Debug for FrontendIndex<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FrontendIndex").finish_non_exhaustive()
     }
-}
-
-fn choices(first: u32) -> Range<u32> {
-    first..first + FRONTEND_INDEX_CHOICES
 }
 
 #[cfg(test)]
@@ -145,7 +141,7 @@ mod tests {
         FrontendKey<A>: Pod,
     {
         let key = frontend_key::<A>(at)?;
-        let entries = choices(first_choice(&key)).map(|place| index.entry(place));
+        let entries = choices(&key).map(|place| index.entry(place));
         let words = entries.into_iter().find(|words| IndexedFrontend::has_key(words, &key))?;
         let halves = words.iter().flat_map(|word| [*word as u32, (*word >> 32) as u32]);
         let value: Vec<u32> = halves.skip(A::WORDS + 1).take(4).collect();
