@@ -29,6 +29,7 @@ pub mod icmp;
 mod layout;
 pub mod name;
 pub mod node_flow;
+pub mod part;
 pub mod rules;
 #[expect(
     clippy::indexing_slicing,

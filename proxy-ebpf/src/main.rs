@@ -14,6 +14,8 @@
 
 // The modules in a packet's order: each folder uses only those below it. Blank lines keep rustfmt from
 // sorting them.
+mod parts;
+
 mod hooks;
 
 mod icmp;
@@ -43,7 +45,7 @@ use proxy_common::verdict::Program;
 
 use crate::hooks::socket::{self, Call, Closing, Outcome, Plain4};
 use crate::hooks::{egress, pod, uplink};
-use crate::maps::observe;
+use crate::maps::{Parts, observe};
 use crate::packet::Packet;
 use crate::packet::tc::{BARE, FRAMED, TcPacket};
 use crate::packet::xdp::XdpPacket;
@@ -53,14 +55,20 @@ use crate::verdict::{NO_ROOM, UNTOUCHED, Verdict};
 #[xdp(frags)]
 pub fn xdp_ingress(context: XdpContext) -> u32 {
     let packet = XdpPacket::new(&context);
-    let (length, device) = (packet.length(), packet.device());
-    let verdict = uplink::walk(packet);
-    observe::count(Program::XdpIngress, verdict.reason(), length);
+    finish_xdp(&packet, uplink::walk(packet))
+}
+
+#[inline(always)]
+fn finish_xdp(packet: &XdpPacket, verdict: Verdict) -> u32 {
+    if let Verdict::Continue(part) = verdict {
+        parts::continue_in(packet.context(), &maps::XDP_PARTS, part);
+    }
+    observe::count(Program::XdpIngress, verdict.reason(), packet.length());
     match verdict {
         Verdict::Pass(_) | Verdict::Deliver(_) | Verdict::Reinject(_) => xdp_action::XDP_PASS,
-        Verdict::Drop(_) | Verdict::Refuse(..) => xdp_action::XDP_DROP,
+        Verdict::Drop(_) | Verdict::Refuse(..) | Verdict::Continue(_) => xdp_action::XDP_DROP,
         Verdict::Bounce(_) => xdp_action::XDP_TX,
-        Verdict::Send(_, next) | Verdict::Transmit(_, next) if next == device => xdp_action::XDP_TX,
+        Verdict::Send(_, next) | Verdict::Transmit(_, next) if next == packet.device() => xdp_action::XDP_TX,
         // SAFETY: no pointers; the kernel drops the frame if the device is gone.
         Verdict::Send(_, next) | Verdict::Transmit(_, next) => unsafe {
             bpf_redirect(next, 0).unsigned_abs() as u32
@@ -116,11 +124,16 @@ fn run_ingress<const LINK: usize>(mut packet: TcPacket<LINK>) -> i32 {
     }
     let is_ours = !packet.is_tagged() && packet.prepare().is_some();
     let verdict = if is_ours { uplink::walk(packet) } else { UNTOUCHED };
+    finish_ingress(&packet, verdict)
+}
+
+#[inline(always)]
+fn finish_ingress<const LINK: usize>(packet: &TcPacket<LINK>, verdict: Verdict) -> i32 {
     let verdict = match verdict {
         Verdict::Send(..) | Verdict::Transmit(..) if packet.frame().is_err() => NO_ROOM,
         verdict => verdict,
     };
-    finish(Program::TcIngress, verdict, &packet)
+    finish(Program::TcIngress, verdict, packet)
 }
 
 #[inline(always)]
@@ -228,10 +241,13 @@ fn permit(verdict: Result<(), i32>) -> i32 {
 /// `TC_ACT_UNSPEC` lets other software's programs behind ours run.
 #[inline(always)]
 fn finish<const LINK: usize>(program: Program, verdict: Verdict, packet: &TcPacket<LINK>) -> i32 {
+    if let Verdict::Continue(part) = verdict {
+        parts::continue_in(packet.context(), parts_of::<LINK>(program), part);
+    }
     observe::count(program, verdict.reason(), packet.length());
     match verdict {
         Verdict::Pass(_) | Verdict::Deliver(_) => TC_ACT_UNSPEC,
-        Verdict::Drop(_) | Verdict::Refuse(..) => TC_ACT_SHOT,
+        Verdict::Drop(_) | Verdict::Refuse(..) | Verdict::Continue(_) => TC_ACT_SHOT,
         Verdict::Bounce(_) => {
             packet.drop_priority();
             // SAFETY: no pointers; the kernel drops the frame if the device is gone.
@@ -250,6 +266,15 @@ fn finish<const LINK: usize>(program: Program, verdict: Verdict, packet: &TcPack
             // SAFETY: a null next hop of size zero makes the helper look the neighbour up itself.
             unsafe { bpf_redirect_neigh(device, ptr::null_mut(), 0, 0) as i32 }
         }
+    }
+}
+
+#[inline(always)]
+fn parts_of<const LINK: usize>(program: Program) -> &'static Parts {
+    match program {
+        Program::TcPodIn => &maps::POD_PARTS,
+        _ if LINK == BARE => &maps::L3_PARTS,
+        _ => &maps::TC_PARTS,
     }
 }
 

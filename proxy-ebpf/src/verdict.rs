@@ -1,5 +1,6 @@
 //! Verdicts about packets. Only `main.rs` turns them into actions.
 
+use proxy_common::part::Part;
 use proxy_common::verdict::Reason;
 
 /// A program's decision about a packet.
@@ -25,6 +26,8 @@ pub enum Verdict {
     /// The number for [`Reason::HopLimit`] is the way's id, or [`BY_HOP`] and the backend's id. For
     /// [`Reason::TooBig`] it is the size that would have fitted.
     Refuse(Reason, u32),
+    /// No verdict yet: another program decides, from the frame as it is.
+    Continue(Part),
 }
 
 /// The end of a stage. Both variants are final verdicts; `Err` only lets `?` return early.
@@ -52,13 +55,13 @@ pub const NO_ROOM: Verdict = Verdict::Drop(Reason::NoRoom);
 pub enum NextStage {
     /// No further stage: this is the verdict.
     Done(Verdict),
-    /// `snat::translate`, or `hairpin::translate` for a pod: the client's address is translated, too.
+    /// The client's address is translated, too: another [part](Part).
     Translate,
     /// `dsr_pod::send`: the backend's pod decapsulates.
     ToPod,
-    /// `snat::restore`, or `hairpin::restore` for a pod: a reply to a translated client.
+    /// A reply to a translated client: another [part](Part).
     Restore,
-    /// `decap::receive`: the packet is a tunnel packet in UDP.
+    /// A tunnel packet in UDP: another [part](Part).
     Decapsulate,
     /// `other_mode::track`: the connection is the other mode's.
     TrackOtherMode,
@@ -94,6 +97,8 @@ impl Verdict {
             | Self::Reinject(reason)
             | Self::Drop(reason)
             | Self::Refuse(reason, _) => reason,
+            // Counted only if the part is missing.
+            Self::Continue(_) => Reason::NoRoom,
         }
     }
 }

@@ -5,4 +5,5 @@ mod first_look;
 mod forged_tunnel;
 pub mod pod;
 pub mod socket;
+pub mod tunnel;
 pub mod uplink;

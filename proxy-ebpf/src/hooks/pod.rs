@@ -34,18 +34,43 @@ fn walk_family<P: Packet, F: Icmp>(packet: P) -> Verdict {
     if !first_look::may_be_request::<P, F>(&packet) {
         return UNTOUCHED;
     }
-    let verdict = match F::peek_protocol(&packet, ETHERNET) {
-        Some(protocol) if protocol == F::PROTOCOL => return icmp::receive_of_pod::<P, F>(packet),
-        Some(_) => match forward::<P, F>(packet) {
-            NextStage::Done(verdict) => verdict,
-            NextStage::Translate => hairpin::translate::<P, F>(packet),
-            NextStage::Restore => hairpin::restore::<P, F>(packet),
-            NextStage::TrackOtherMode => other_mode::track::<P, F>(packet),
-            // Pods' tunnels are their own, and the program encapsulates none of their packets.
-            NextStage::Decapsulate | NextStage::ToPod => UNTOUCHED,
-        },
+    match F::peek_protocol(&packet, ETHERNET) {
+        Some(protocol) if protocol == F::PROTOCOL => Verdict::Continue(F::ICMP),
+        Some(_) => F::CLIENT.map_or_else(|| walk_client::<P, F>(packet), Verdict::Continue),
         None => UNTOUCHED,
+    }
+}
+
+/// Serves a packet that is not ICMP.
+#[inline(always)]
+pub fn walk_client<P: Packet, F: Icmp>(packet: P) -> Verdict {
+    let verdict = match forward::<P, F>(packet) {
+        NextStage::Done(verdict) => verdict,
+        NextStage::Translate => return Verdict::Continue(F::SNAT),
+        NextStage::Restore => return Verdict::Continue(F::SNAT_REPLY),
+        NextStage::TrackOtherMode => other_mode::track::<P, F>(packet),
+        // Pods' tunnels are their own, and the program encapsulates none of their packets.
+        NextStage::Decapsulate | NextStage::ToPod => UNTOUCHED,
     };
+    answer::<P, F>(packet, verdict)
+}
+
+/// Returns a packet to its pod, which is the backend of its own connection.
+#[inline(always)]
+pub fn walk_hairpin<P: Packet, F: Icmp>(packet: P) -> Verdict {
+    let verdict = hairpin::translate::<P, F>(packet);
+    answer::<P, F>(packet, verdict)
+}
+
+/// Returns a pod's reply to itself.
+#[inline(always)]
+pub fn walk_hairpin_reply<P: Packet, F: Icmp>(packet: P) -> Verdict {
+    let verdict = hairpin::restore::<P, F>(packet);
+    answer::<P, F>(packet, verdict)
+}
+
+#[inline(always)]
+fn answer<P: Packet, F: Icmp>(packet: P, verdict: Verdict) -> Verdict {
     match verdict {
         Verdict::Refuse(reason, detail) => icmp::answer::<P, F, { Side::Pod as u32 }>(packet, reason, detail),
         verdict => verdict,

@@ -8,16 +8,13 @@ use proxy_common::selection::{BackendRef, Slot};
 use proxy_common::verdict::Reason;
 
 use crate::flow::{self, Found, Owner, mode_change};
-use crate::forward::{decap, dsr_node, dsr_pod, fragment_ipv4, nat, other_mode, snat};
+use crate::forward::{dsr_node, dsr_pod, fragment_ipv4, nat, other_mode, snat};
 use crate::header::{ETHERNET, protocol};
 use crate::hooks::first_look;
 use crate::icmp::{self, Icmp};
 use crate::maps::config::{is_snat_port, takes_ipip};
 use crate::maps::family::{Family, FlowOf};
-use crate::maps::v4::V4;
-use crate::maps::v6::V6;
 use crate::maps::{mode, observe};
-use crate::packet::encap::{Encapsulation, Fou, Ipip};
 use crate::packet::ip::Header;
 use crate::packet::{Packet, Parsed, by_ether_type};
 use crate::parse::parse_with;
@@ -26,8 +23,6 @@ use crate::select::{affinity, backend, node_flow, peer, source, vip};
 use crate::verdict::{HAND_TO_TC, NO_ROOM, NextStage, UNTOUCHED, Verdict};
 
 /// Decides about a frame. The VLAN device above, which has TC programs of its own, serves tagged frames.
-///
-/// The four branches are separate functions: together their variables would not fit the 512-byte stack.
 #[inline(always)]
 pub fn walk<P: Packet>(packet: P) -> Verdict {
     by_ether_type!(packet, walk_family(packet) else UNTOUCHED)
@@ -38,21 +33,47 @@ fn walk_family<P: Packet, F: Icmp>(packet: P) -> Verdict {
     if !first_look::may_be_for_us::<P, F>(&packet) {
         return UNTOUCHED;
     }
-    let verdict = match F::peek_protocol(&packet, ETHERNET) {
-        Some(protocol::IPV4) if takes_ipip() => return walk_tunnel::<P, F, V4, Ipip>(packet),
-        Some(protocol::IPV6) if takes_ipip() => return walk_tunnel::<P, F, V6, Ipip>(packet),
-        Some(protocol) if protocol == F::PROTOCOL => return icmp::receive::<P, F>(packet),
-        Some(_) => match forward::<P, F>(packet) {
-            NextStage::Done(verdict) => verdict,
-            NextStage::Translate => snat::translate::<P, F>(packet),
-            NextStage::ToPod => dsr_pod::send::<P, F>(packet),
-            NextStage::Decapsulate => return walk_fou::<P, F>(packet),
-            NextStage::Restore => snat::restore::<P, F>(packet),
-            NextStage::TrackOtherMode => other_mode::track::<P, F>(packet),
-        },
-        None => return UNTOUCHED,
+    match F::peek_protocol(&packet, ETHERNET) {
+        Some(protocol::IPV4 | protocol::IPV6) if takes_ipip() => Verdict::Continue(F::TUNNEL),
+        Some(protocol) if protocol == F::PROTOCOL => Verdict::Continue(F::ICMP),
+        Some(_) => F::CLIENT.map_or_else(|| walk_client::<P, F>(packet), Verdict::Continue),
+        None => UNTOUCHED,
+    }
+}
+
+/// Serves a packet that is neither ICMP nor, by its protocol, a tunnel packet.
+///
+/// The stages are separate functions: together their variables would not fit the 512-byte stack.
+#[inline(always)]
+pub fn walk_client<P: Packet, F: Icmp>(packet: P) -> Verdict {
+    let verdict = match forward::<P, F>(packet) {
+        NextStage::Done(verdict) => verdict,
+        NextStage::Translate => return Verdict::Continue(F::SNAT),
+        NextStage::ToPod => dsr_pod::send::<P, F>(packet),
+        NextStage::Decapsulate => return Verdict::Continue(F::TUNNEL),
+        NextStage::Restore => return Verdict::Continue(F::SNAT_REPLY),
+        NextStage::TrackOtherMode => other_mode::track::<P, F>(packet),
     };
-    // Answered here, after the walk has left the stack.
+    answer::<P, F>(packet, verdict)
+}
+
+/// Sends a client's packet to the stored backend on another node, from an address of this node.
+#[inline(always)]
+pub fn walk_snat<P: Packet, F: Icmp>(packet: P) -> Verdict {
+    let verdict = snat::translate::<P, F>(packet);
+    answer::<P, F>(packet, verdict)
+}
+
+/// Sends a backend's reply to this node on to the client.
+#[inline(always)]
+pub fn walk_snat_reply<P: Packet, F: Icmp>(packet: P) -> Verdict {
+    let verdict = snat::restore::<P, F>(packet);
+    answer::<P, F>(packet, verdict)
+}
+
+/// Cuts a packet that is too large, or tells the sender of a refused one. The walk has left the stack.
+#[inline(always)]
+fn answer<P: Packet, F: Icmp>(packet: P, verdict: Verdict) -> Verdict {
     match verdict {
         Verdict::Refuse(Reason::TooBig, fits) if F::may_be_fragmented(&packet, ETHERNET) => {
             fragment_ipv4::fragment(packet, fits)
@@ -61,33 +82,6 @@ fn walk_family<P: Packet, F: Icmp>(packet: P) -> Verdict {
             icmp::answer::<P, F, { Side::Uplink as u32 }>(packet, reason, detail)
         }
         verdict => verdict,
-    }
-}
-
-/// As [`walk_tunnel`], for an outer header that does not name the inner family.
-#[inline(always)]
-fn walk_fou<P: Packet, O: Icmp>(packet: P) -> Verdict {
-    packet.pull(ETHERNET + O::HEADER + Fou::BYTES + 1);
-    let inner =
-        O::peek_protocol(&packet, ETHERNET).and_then(|outer| Fou::inner_protocol::<P, O>(&packet, outer));
-    match inner {
-        Some(protocol::IPV4) => walk_tunnel::<P, O, V4, Fou>(packet),
-        Some(protocol::IPV6) => walk_tunnel::<P, O, V6, Fou>(packet),
-        _ => UNTOUCHED,
-    }
-}
-
-/// Receives a tunnel packet.
-///
-/// ICMP errors and other packets have separate walks, so that each has a stack of its own.
-#[inline(always)]
-fn walk_tunnel<P: Packet, O: Icmp, F: Icmp, E: Encapsulation>(packet: P) -> Verdict {
-    let inner = ETHERNET + O::HEADER + E::BYTES;
-    packet.pull(inner + F::HEADER);
-    if F::peek_protocol(&packet, inner) == Some(F::PROTOCOL) {
-        icmp::receive_tunnelled::<P, O, F, E>(packet)
-    } else {
-        decap::receive::<P, O, E>(packet)
     }
 }
 

@@ -9,6 +9,7 @@ use proxy_common::flow::{Flow, FlowKey};
 use proxy_common::frontend::{Frontend, FrontendKey};
 use proxy_common::frontend_index::{IndexedFrontend, choices};
 use proxy_common::hop::{Device, Hop};
+use proxy_common::part::Part;
 use proxy_common::selection::BackendRef;
 use proxy_common::source_range::SourceRange;
 use proxy_common::way::PeerKey;
@@ -27,6 +28,18 @@ pub trait Family: Copy {
     const HAS_HEADER_CHECKSUM: bool;
     /// Protocol number of this family inside an IP packet.
     const ENCAPSULATED: u8;
+    /// The part that serves packets with ports; `None` if the program itself does.
+    const CLIENT: Option<Part>;
+    /// The part that serves ICMP.
+    const ICMP: Part;
+    /// The part that receives tunnel packets with an outer header of this family.
+    const TUNNEL: Part;
+    /// The part that receives ICMP errors in them.
+    const TUNNEL_ICMP: Part;
+    /// The part that translates a client's address, too.
+    const SNAT: Part;
+    /// The part that translates replies to such a client.
+    const SNAT_REPLY: Part;
 
     /// Whether a protocol number can be that of a payload, not of a header of the network layer.
     fn is_transport(protocol: u8) -> bool;

@@ -13,7 +13,7 @@ pub mod v4;
 pub mod v6;
 
 use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_NO_COMMON_LRU, BPF_F_NO_PREALLOC};
-use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray};
+use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, ProgramArray};
 use aya_ebpf::macros::btf_map;
 use proxy_common::affinity::{Affinity, AffinityKey};
 use proxy_common::answer::{ANSWERS_ENTRIES, ANSWERS_ROW};
@@ -27,6 +27,7 @@ use proxy_common::hop::{Device, Hop};
 use proxy_common::icmp::{KINDS, SourcePrefix};
 use proxy_common::name::ServiceName;
 use proxy_common::node_flow::NODE_PORT_WORDS;
+use proxy_common::part::PART_ENTRIES;
 use proxy_common::selection::HintKey;
 use proxy_common::socket::{SocketFrontend, SocketKey};
 use proxy_common::source_range::SourceRange;
@@ -279,3 +280,17 @@ pub static SOCK_TCP6: SocketsMap<Addr6> = LruHashMap::new();
 /// The Ethernet header that a bare frame lacks. One for each CPU, written by the programs.
 #[btf_map]
 pub static LINKS: PerCpuArray<Ethernet, 1> = PerCpuArray::new();
+/// The type of an array of [parts](proxy_common::part).
+pub type Parts = ProgramArray<{ PART_ENTRIES as usize }>;
+/// The parts of `xdp_ingress`. The agent fills it when it loads the programs.
+#[btf_map]
+pub static XDP_PARTS: Parts = ProgramArray::new();
+/// The parts of `tc_ingress`; as [`XDP_PARTS`].
+#[btf_map]
+pub static TC_PARTS: Parts = ProgramArray::new();
+/// The parts of `tc_ingress_l3`; as [`XDP_PARTS`].
+#[btf_map]
+pub static L3_PARTS: Parts = ProgramArray::new();
+/// The parts of `tc_pod_in`; as [`XDP_PARTS`].
+#[btf_map]
+pub static POD_PARTS: Parts = ProgramArray::new();

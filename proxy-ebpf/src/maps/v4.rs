@@ -7,6 +7,7 @@ use proxy_common::backend::Backend;
 use proxy_common::frontend::{Frontend, FrontendKey};
 use proxy_common::frontend_index::IndexedFrontend;
 use proxy_common::hop::{Device, Hop};
+use proxy_common::part::Part;
 use proxy_common::source_range::SourceRange;
 use proxy_common::way::PeerKey;
 
@@ -27,6 +28,12 @@ impl Family for V4 {
     const HEADER: usize = size_of::<Ipv4>();
     const HAS_HEADER_CHECKSUM: bool = true;
     const ENCAPSULATED: u8 = protocol::IPV4;
+    const CLIENT: Option<Part> = None;
+    const ICMP: Part = Part::Icmp4;
+    const TUNNEL: Part = Part::Tunnel4;
+    const TUNNEL_ICMP: Part = Part::TunnelIcmp4;
+    const SNAT: Part = Part::Snat4;
+    const SNAT_REPLY: Part = Part::SnatReply4;
 
     #[inline(always)]
     fn is_transport(_protocol: u8) -> bool {

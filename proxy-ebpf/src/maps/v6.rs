@@ -7,6 +7,7 @@ use proxy_common::backend::Backend;
 use proxy_common::frontend::{Frontend, FrontendKey};
 use proxy_common::frontend_index::IndexedFrontend;
 use proxy_common::hop::{Device, Hop};
+use proxy_common::part::Part;
 use proxy_common::source_range::SourceRange;
 use proxy_common::way::PeerKey;
 
@@ -27,6 +28,12 @@ impl Family for V6 {
     const HEADER: usize = size_of::<Ipv6>();
     const HAS_HEADER_CHECKSUM: bool = false;
     const ENCAPSULATED: u8 = protocol::IPV6;
+    const CLIENT: Option<Part> = Some(Part::Ipv6);
+    const ICMP: Part = Part::Icmp6;
+    const TUNNEL: Part = Part::Tunnel6;
+    const TUNNEL_ICMP: Part = Part::TunnelIcmp6;
+    const SNAT: Part = Part::Snat6;
+    const SNAT_REPLY: Part = Part::SnatReply6;
 
     /// Excludes extension headers, and the number for "no next header".
     #[inline(always)]

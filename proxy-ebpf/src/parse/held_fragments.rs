@@ -129,7 +129,7 @@ fn receive_held<F: Family>(context: *mut __sk_buff, key: &KeyOf<F>) -> Findings 
     write_key::<F>(room);
     for piece in 0..HELD_PIECES {
         room.held.piece = piece;
-        send(context, &room.held);
+        global_send::<F>(context);
     }
     // Otherwise the frame still holds another fragment, and is dropped.
     if write::<FIRST_BYTES>(context, room.frame.as_ptr().cast(), length).is_some() {
@@ -146,6 +146,18 @@ fn write_key<F: Family>(room: &mut Room<F::Address>) {
     let ([s0, s1, s2, s3], [d0, d1, d2, d3]) = (F::map(&of.source), F::map(&of.destination));
     (room.held.source, room.held.destination) = (Addr6([s0, s1, s2, s3]), Addr6([d0, d1, d2, d3]));
     (room.held.id, room.held.protocol_and_side) = (of.id, of.protocol_and_side);
+}
+
+global_by_family! {
+    fn global_send = send_held4 | send_held6(context: *mut __sk_buff) -> u32, send_body
+}
+
+#[inline(always)]
+fn send_body<F: Family>(context: *mut __sk_buff) -> u32 {
+    if let Some(room) = room::<F>() {
+        send(context, &room.held);
+    }
+    0
 }
 
 /// Overwrites the frame with a held fragment, if there is one, and has a copy received.

@@ -6,12 +6,14 @@ use std::path::Path;
 use std::thread;
 
 use anyhow::{Context, Result, anyhow, bail};
+use aya::maps::ProgramArray;
 use aya::programs::{CgroupAttachMode, Program, TcAttachType, XdpMode, tc};
 use aya::util::KernelVersion;
 use aya::{Ebpf, EbpfLoader};
 use proxy_common::config::{
     DEFAULT_MARK, SHARE_ALONE, SHARE_NEWER, SHARE_OLDER, TAKES_FOU, TAKES_IPIP, global,
 };
+use proxy_common::part::PARTS;
 
 const LOOPBACK: &str = "lo";
 const CGROUP: &str = "/sys/fs/cgroup";
@@ -19,7 +21,7 @@ const CGROUP: &str = "/sys/fs/cgroup";
 const EVERYTHING: [&str; 3] = [global::DSR_POD, global::DSR_FOU, global::OUTER_SPREAD];
 /// The encapsulations that nodes decapsulate.
 const TAKEN: u32 = TAKES_IPIP | TAKES_FOU;
-/// The programs that ask for a connection's owner during a mode change.
+/// The programs that ask for a connection's owner during a mode change, as their parts do.
 const SHARING: [&str; 3] = ["xdp_ingress", "tc_ingress", "tc_ingress_l3"];
 /// The `SHARE_*` words of a mode change, and the suffix of the programs with each of them.
 const SHARES: [(u32, &str); 2] = [(SHARE_NEWER, "newer"), (SHARE_OLDER, "older")];
@@ -45,7 +47,7 @@ pub fn load(object: &Path, attach: Attach) -> Result<()> {
         let threads = SHARES.map(|(share, suffix)| {
             scope.spawn(move || {
                 let mut ebpf = make_maps(bytes, share)?;
-                Ok(load_all(&mut ebpf, |name| SHARING.contains(&name), |name| format!("{name}/{suffix}")))
+                Ok(load_all(&mut ebpf, is_sharing, |name| format!("{name}/{suffix}")))
             })
         });
         let results =
@@ -55,7 +57,26 @@ pub fn load(object: &Path, attach: Attach) -> Result<()> {
     if !refused.is_empty() {
         bail!("the kernel refuses {}", refused.join(", "));
     }
+    fill_parts(&mut ebpf)?;
     if attach == Attach::Loopback { attach_all(&mut ebpf) } else { Ok(()) }
+}
+
+fn is_sharing(name: &str) -> bool {
+    let part = PARTS.iter().find(|part| part.name == name);
+    SHARING.contains(&part.map_or(name, |part| part.of))
+}
+
+/// Puts the parts into the arrays of their programs, which only take programs of one kind.
+fn fill_parts(ebpf: &mut Ebpf) -> Result<()> {
+    for part in PARTS {
+        let program = ebpf.program(part.name).with_context(|| format!("no program {}", part.name))?;
+        let program = program.fd()?.try_clone()?;
+        let array = ebpf.map_mut(part.array).with_context(|| format!("no map {}", part.array))?;
+        ProgramArray::try_from(array)?
+            .set(part.part as u32, &program, 0)
+            .with_context(|| format!("{} does not take {}", part.array, part.name))?;
+    }
+    Ok(())
 }
 
 fn make_maps(object: &[u8], share: u32) -> Result<Ebpf> {
@@ -111,7 +132,8 @@ fn load_one(program: &mut Program) -> Result<u32> {
 fn attach_all(ebpf: &mut Ebpf) -> Result<()> {
     let cgroup = File::open(CGROUP).with_context(|| format!("can't open {CGROUP}"))?;
     tc::qdisc_add_clsact(LOOPBACK).context("can't add the clsact queueing discipline")?;
-    for (name, program) in ebpf.programs_mut() {
+    let is_part = |name: &str| PARTS.iter().any(|part| part.name == name);
+    for (name, program) in ebpf.programs_mut().filter(|(name, _)| !is_part(name)) {
         match program {
             Program::Xdp(xdp) => xdp.attach(LOOPBACK, XdpMode::Skb).map(drop),
             Program::CgroupSockAddr(hook) => hook.attach(&cgroup, CgroupAttachMode::Single).map(drop),

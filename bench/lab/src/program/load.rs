@@ -6,13 +6,16 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
+use aya::maps::ProgramArray;
 use aya::programs::{ProgramFd, SchedClassifier, Xdp};
 use aya::util::KernelVersion;
 use aya::{Ebpf, EbpfLoader};
+use anyhow::Context;
 use ipnet::{Ipv4Net, Ipv6Net};
 use proxy_common::config::{
     AGENT_HEARTBEAT, DEFAULT_MARK, DEFAULT_SNAT_PORTS, SHARE_ALONE, TAKES_FOU, TAKES_IPIP, global,
 };
+use proxy_common::part::parts_of;
 use proxy_common::selection::BackendRef;
 use proxy_common::timeouts::Timeouts;
 use proxy_common::vip::VIP_CLUSTER_IP;
@@ -378,14 +381,29 @@ fn unless_refused<T>(load: impl FnOnce() -> Result<T, String>) -> T {
     load().unwrap_or_else(|refusal| panic!("{}", REFUSED.get_or_init(|| refusal)))
 }
 
-/// Loads a program unless it is loaded.
+/// Loads a program and its parts unless they are loaded.
 fn load_program(ebpf: &mut Ebpf, hook: Hook) -> Result<(), String> {
     let name = hook.program();
-    let program = ebpf.program_mut(name).ok_or_else(|| format!("the object has no program {name}"))?;
-    if program.fd().is_ok() {
+    if ebpf.program(name).is_some_and(|program| program.fd().is_ok()) {
         return Ok(());
     }
-    let loaded = if hook.is_xdp() {
+    for part in parts_of(name) {
+        load_one(ebpf, part.name, hook.is_xdp())?;
+        fill(ebpf, part.array, part.part as u32, part.name)
+            .map_err(|error| format!("{} can't be put into {}: {error}", part.name, part.array))?;
+    }
+    load_one(ebpf, name, hook.is_xdp())
+}
+
+fn fill(ebpf: &mut Ebpf, array: &str, index: u32, program: &str) -> anyhow::Result<()> {
+    let fd = ebpf.program(program).context("there is no such program")?.fd()?.try_clone()?;
+    let mut array = ProgramArray::try_from(ebpf.map_mut(array).context("there is no such array")?)?;
+    Ok(array.set(index, &fd, 0)?)
+}
+
+fn load_one(ebpf: &mut Ebpf, name: &str, is_xdp: bool) -> Result<(), String> {
+    let program = ebpf.program_mut(name).ok_or_else(|| format!("the object has no program {name}"))?;
+    let loaded = if is_xdp {
         <&mut Xdp>::try_from(program).and_then(Xdp::load)
     } else {
         <&mut SchedClassifier>::try_from(program).and_then(SchedClassifier::load)

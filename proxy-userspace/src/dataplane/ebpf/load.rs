@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use aya::maps::MapInfo;
-use aya::programs::{Program as LoadedBy, ProgramError, ProgramInfo};
+use aya::maps::{MapInfo, ProgramArray};
+use aya::programs::{Program as LoadedBy, ProgramError, ProgramFd, ProgramInfo};
 use aya::util::KernelVersion;
 use aya::{Ebpf, EbpfLoader};
 use proxy_common::config::global;
+use proxy_common::part::{PartProgram, parts_of};
 use proxy_common::socket::cookie_words;
 use proxy_common::{Addr4, Addr6};
 use tracing::{debug, info, warn};
@@ -48,6 +49,8 @@ pub struct Programs {
     pub bare: Option<BarePrograms>,
     /// The directory of their pins.
     pub directory: PathBuf,
+    /// The directories of other builds and settings, whose programs may still serve.
+    former: Vec<PathBuf>,
 }
 
 /// The TC programs for devices without Ethernet frames.
@@ -139,9 +142,8 @@ impl Programs {
             remove_tree(&directory, &mut Vec::new())?;
             load(settings, &constants, layout, &directory, &USUAL)?;
         }
-        for other in entries(&layout.programs())?.into_iter().filter(|path| *path != directory) {
-            remove_tree(&other, &mut Vec::new())?;
-        }
+        let mut former = entries(&layout.programs())?;
+        former.retain(|path| *path != directory);
         Ok(Self {
             // An earlier agent loaded it.
             xdp_ingress: Program::open(&directory, XDP_INGRESS).ok(),
@@ -156,7 +158,20 @@ impl Programs {
             // As `xdp_ingress`.
             bare: BarePrograms::open(&directory).ok(),
             directory,
+            former,
         })
+    }
+
+    /// Removes the programs of other builds and settings, once no link runs them.
+    ///
+    /// The kernel empties an array of parts with its last pin. A program that still ran would then drop the
+    /// packets of its parts.
+    pub fn remove_former(&mut self) -> Result<(), OpenError> {
+        while let Some(directory) = self.former.last() {
+            remove_tree(directory, &mut Vec::new())?;
+            self.former.pop();
+        }
+        Ok(())
     }
 
     /// Whether these programs are loaded.
@@ -285,7 +300,8 @@ fn since(version: KernelVersion) -> u32 {
     u32::from(KernelVersion::current().is_ok_and(|current| current >= version))
 }
 
-/// Whether the usual programs and those of sockets are pinned in a directory and use the pinned maps.
+/// Whether the usual programs, their parts and those of sockets are pinned in a directory and use the pinned
+/// maps. Programs are pinned after their parts, when those are complete.
 fn is_usable(directory: &Path, maps: &Path) -> bool {
     let names = self::maps(&Sizes::default()).map(|(name, _)| name);
     let pinned = names.map(|name| MapInfo::from_pin(maps.join(name)).map(|info| info.id()).ok());
@@ -299,7 +315,8 @@ fn is_usable(directory: &Path, maps: &Path) -> bool {
             && !pinned.contains(&id)
     };
     let sockets = SocketHook::ALL.map(|hook| hook.name);
-    USUAL.into_iter().chain(sockets).all(|name| {
+    let parts = USUAL.into_iter().flat_map(parts_of).map(|part| part.name);
+    USUAL.into_iter().chain(sockets).chain(parts).all(|name| {
         let maps =
             ProgramInfo::from_pin(directory.join(name)).ok().and_then(|info| info.map_ids().ok().flatten());
         maps.is_some_and(|maps| !maps.into_iter().any(is_foreign))
@@ -329,21 +346,33 @@ fn load(
         }
         loader.map_pin_path(name, pin);
     }
-    let mut object = loader.load(OBJECT).map_err(OpenError::Object)?;
-    check_maps(&object)?;
+    let parts: Vec<&PartProgram> = names.iter().copied().flat_map(parts_of).collect();
+    for part in &parts {
+        loader.map_pin_path(part.array, directory.join(part.array));
+    }
     std::fs::create_dir_all(directory)
         .map_err(|error| OpenError::File { path: directory.to_owned(), error })?;
+    // An agent killed between two pins left them. No link runs such a program.
+    for name in names.iter().copied().chain(parts.iter().flat_map(|part| [part.name, part.array])) {
+        unpin(&directory.join(name))?;
+    }
+    let mut object = loader.load(OBJECT).map_err(OpenError::Object)?;
+    check_maps(&object)?;
     let sockets = if names.contains(&TC_INGRESS) { SocketHook::ALL.as_slice() } else { &[] };
-    let wanted: Vec<_> = names.iter().copied().chain(sockets.iter().map(|hook| hook.name)).collect();
-    load_and_pin(&mut object, &wanted, directory)?;
+    let parts_first = parts.iter().map(|part| part.name);
+    let wanted: Vec<_> =
+        parts_first.chain(names.iter().copied()).chain(sockets.iter().map(|hook| hook.name)).collect();
+    load_programs(&mut object, &wanted)?;
+    parts.into_iter().try_for_each(|part| fill_part(&mut object, part))?;
+    wanted.into_iter().try_for_each(|name| pin_program(&object, name, directory))?;
     let seconds = format!("{:.1}", started.elapsed().as_secs_f64());
     info!(programs = names.join(", "), seconds, "programs loaded");
     Ok(())
 }
 
-/// Loads programs and pins them, two at a time: the kernel verifies each on the CPU of its caller. More at a
-/// time would need more memory at once, and one program takes as long as the others together.
-fn load_and_pin(object: &mut Ebpf, names: &[&'static str], directory: &Path) -> Result<(), OpenError> {
+/// Loads programs, two at a time: the kernel verifies each on the CPU of its caller. More at a time would need
+/// more memory at once.
+fn load_programs(object: &mut Ebpf, names: &[&'static str]) -> Result<(), OpenError> {
     const THREADS: usize = 2;
     let mut programs: BTreeMap<String, &mut LoadedBy> =
         object.programs_mut().map(|(name, program)| (name.to_owned(), program)).collect();
@@ -355,7 +384,7 @@ fn load_and_pin(object: &mut Ebpf, names: &[&'static str], directory: &Path) -> 
     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
     let work = || {
         while let Some((name, program)) = next() {
-            load_and_pin_one(program, name, directory)?;
+            load_program(program, name)?;
         }
         Ok(())
     };
@@ -368,7 +397,7 @@ fn load_and_pin(object: &mut Ebpf, names: &[&'static str], directory: &Path) -> 
     })
 }
 
-fn load_and_pin_one(program: &mut LoadedBy, name: &'static str, directory: &Path) -> Result<(), OpenError> {
+fn load_program(program: &mut LoadedBy, name: &'static str) -> Result<(), OpenError> {
     let loaded = match program {
         LoadedBy::Xdp(xdp) => xdp.load(),
         LoadedBy::SchedClassifier(classifier) => classifier.load(),
@@ -376,8 +405,35 @@ fn load_and_pin_one(program: &mut LoadedBy, name: &'static str, directory: &Path
         LoadedBy::CgroupSock(hook) => hook.load(),
         _ => Err(ProgramError::UnexpectedProgramType),
     };
-    loaded.map_err(|error| OpenError::load(name, error))?;
-    let fd = program.fd().map_err(|error| OpenError::Aya { program: name, error })?;
+    loaded.map_err(|error| OpenError::load(name, error))
+}
+
+/// Puts a loaded part into its array.
+fn fill_part(object: &mut Ebpf, part: &PartProgram) -> Result<(), OpenError> {
+    let fd = fd_of(object, part.name)?;
+    let fd = fd.try_clone().map_err(|error| OpenError::Aya { program: part.name, error: error.into() })?;
+    let failed = |error| OpenError::Map { map: part.array.to_owned(), error };
+    let array = object.map_mut(part.array).ok_or(OpenError::NoProgram { program: part.name })?;
+    let mut array = ProgramArray::try_from(array).map_err(failed)?;
+    array.set(part.part as u32, &fd, 0).map_err(failed)
+}
+
+fn pin_program(object: &Ebpf, name: &'static str, directory: &Path) -> Result<(), OpenError> {
     let path = directory.join(name);
-    sys::obj_pin(fd.as_fd(), &path).map_err(|error| OpenError::File { path, error })
+    let pinned = sys::obj_pin(fd_of(object, name)?.as_fd(), &path);
+    pinned.map_err(|error| OpenError::File { path, error })
+}
+
+fn unpin(path: &Path) -> Result<(), OpenError> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(OpenError::File { path: path.to_owned(), error })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn fd_of<'a>(object: &'a Ebpf, name: &'static str) -> Result<&'a ProgramFd, OpenError> {
+    let program = object.program(name).ok_or(OpenError::NoProgram { program: name })?;
+    program.fd().map_err(|error| OpenError::Aya { program: name, error })
 }

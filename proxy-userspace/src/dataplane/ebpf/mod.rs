@@ -161,6 +161,7 @@ impl EbpfDataplane {
         if let Some(former) = former {
             attachments.renew(&programs)?;
             sockets.sync(&programs);
+            programs.remove_former()?;
             former.remove()?;
         }
         let has_socket_lb = settings.sockets.lb != SocketLb::Off;
@@ -202,6 +203,11 @@ impl EbpfDataplane {
         let native = self.attachments.native_devices();
         let mut report = self.plan.set_topology(topology, &native, now(), &mut self.maps);
         report.writes += attached.writes;
+        if attached.failures.is_empty()
+            && let Err(error) = self.programs.remove_former()
+        {
+            warn!(%error, "removing the programs of an earlier build failed; they take memory until the next sync");
+        }
         self.unattached.clone_from(&attached.failures);
         report.failures.extend(attached.failures);
         report

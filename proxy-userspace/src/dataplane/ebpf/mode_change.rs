@@ -85,6 +85,7 @@ impl EbpfDataplane {
         self.attachments.need(&mut self.programs, &self.settings, &layout)?;
         self.attachments.renew(&self.programs)?;
         self.sockets.sync(&self.programs);
+        self.programs.remove_former()?;
         if share == Share::Alone {
             self.forget_node_datagrams()?;
         }
