@@ -19,6 +19,8 @@ pub mod answer;
 pub mod backend;
 pub mod checksum;
 pub mod config;
+pub mod event;
+pub mod figures;
 pub mod flow;
 pub mod fragment;
 pub mod frontend;
@@ -51,4 +53,4 @@ pub use addr::{Addr4, Addr6, Address};
 ///
 /// It changes with any type of this crate, with the kind of any map, and with the meaning of any
 /// field.
-pub const LAYOUT_VERSION: u32 = 6;
+pub const LAYOUT_VERSION: u32 = 7;

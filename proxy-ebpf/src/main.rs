@@ -44,7 +44,7 @@ use aya_ebpf::programs::{SockAddrContext, SockContext, TcContext, XdpContext};
 use proxy_common::verdict::Program;
 
 use crate::hooks::socket::{self, Call, Closing, Outcome, Plain4};
-use crate::hooks::{egress, pod, uplink};
+use crate::hooks::{capture, egress, pod, uplink};
 use crate::maps::{Parts, observe};
 use crate::packet::Packet;
 use crate::packet::tc::{BARE, FRAMED, TcPacket};
@@ -64,6 +64,9 @@ fn finish_xdp(packet: &XdpPacket, verdict: Verdict) -> u32 {
         parts::continue_in(packet.context(), &maps::XDP_PARTS, part);
     }
     observe::count(Program::XdpIngress, verdict.reason(), packet.length());
+    if verdict.reason().is_drop() {
+        capture::record_drop(packet, Program::XdpIngress, verdict.reason(), true);
+    }
     match verdict {
         Verdict::Pass(_) | Verdict::Deliver(_) | Verdict::Reinject(_) => xdp_action::XDP_PASS,
         Verdict::Drop(_) | Verdict::Refuse(..) | Verdict::Continue(_) => xdp_action::XDP_DROP,
@@ -245,6 +248,9 @@ fn finish<const LINK: usize>(program: Program, verdict: Verdict, packet: &TcPack
         parts::continue_in(packet.context(), parts_of::<LINK>(program), part);
     }
     observe::count(program, verdict.reason(), packet.length());
+    if verdict.reason().is_drop() {
+        capture::record_drop(packet, program, verdict.reason(), true);
+    }
     match verdict {
         Verdict::Pass(_) | Verdict::Deliver(_) => TC_ACT_UNSPEC,
         Verdict::Drop(_) | Verdict::Refuse(..) | Verdict::Continue(_) => TC_ACT_SHOT,

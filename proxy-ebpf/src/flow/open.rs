@@ -1,10 +1,12 @@
 //! Creation of flow entries, and removal of those in their way.
 
 use aya_ebpf::bindings::BPF_ANY;
+use proxy_common::figures::{ConnectionEvent, is_timed};
 use proxy_common::flow::{
     FLOW_CLOSING, FLOW_DATAGRAM, FLOW_ENCAPSULATE, FLOW_ESTABLISHED, FLOW_REWRITE_DESTINATION,
     FLOW_REWRITE_SOURCE, FLOW_SYN, Flow, FlowKey,
 };
+use proxy_common::hash::flow_hash;
 use proxy_common::selection::BackendRef;
 use proxy_common::verdict::Reason;
 
@@ -12,7 +14,7 @@ use crate::flow::entry::find;
 use crate::header::{has_connections, tcp_flag};
 use crate::maps::family::{Endpoint, Family, FlowOf, KeyOf};
 use crate::maps::global::{KEY, REPLY_KEY, global_by_family, key_room, store_key, stored_key};
-use crate::maps::{clock, observe};
+use crate::maps::{clock, figures, observe};
 use crate::packet::Parsed;
 use crate::verdict::{NO_ROOM, Verdict};
 
@@ -79,7 +81,29 @@ fn open_body<F: Family>(backend: u32, service: u32, opening: u32) -> u32 {
     let opening = Opening(opening);
     let owner = Owner { backend: BackendRef(backend), service, flags: opening.flags() };
     // SAFETY: this CPU's own, and no other code uses it meanwhile.
-    insert_both::<F>(key, unsafe { &mut *reply_key }, &owner, opening.state())
+    let reply_key = unsafe { &mut *reply_key };
+    let answer = insert_both::<F>(key, reply_key, &owner, opening.state());
+    count_opened::<F>(answer, key, reply_key, &owner, opening.state());
+    answer
+}
+
+/// Counts a new connection, and stores the time of some SYNs.
+#[inline(always)]
+pub fn count_opened<F: Family>(
+    answer: u32,
+    key: &KeyOf<F>,
+    reply_key: &KeyOf<F>,
+    owner: &Owner,
+    state: u8,
+) {
+    // The entry of an established connection was lost.
+    if answer >= REFUSED || state == FLOW_ESTABLISHED {
+        return;
+    }
+    figures::count_connection::<F>(ConnectionEvent::Opened, key, owner.service, owner.backend);
+    if state == FLOW_SYN && is_timed(reply_key.destination_port) {
+        figures::begin_handshake(flow_hash(reply_key));
+    }
 }
 
 /// The way a connection is opened: bits 0 to 7 are the `FLOW_*` bits of both entries, bits 8 to 15 their

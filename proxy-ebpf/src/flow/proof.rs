@@ -4,10 +4,11 @@
 
 use proxy_common::addr::Address;
 use proxy_common::answer::{ANSWERS_ENTRIES, ANSWERS_ROW, Answer};
+use proxy_common::figures::is_timed;
 use proxy_common::hash::flow_hash;
 
 use crate::header::{has_connections, tcp_flag};
-use crate::maps;
+use crate::maps::{self, figures};
 use crate::maps::family::{Family, KeyOf};
 use crate::packet::{Packet, Parsed, Transport};
 
@@ -19,8 +20,20 @@ pub fn record_answer<P: Packet, F: Family>(packet: P, parsed: &Parsed<F::Address
     let is_reset = parsed.tcp_flags & tcp_flag::RST != 0;
     if !is_reset && !parsed.is_later() && has_connections(parsed.key.protocol) {
         record_number(own_number::<P>(&packet, parsed.transport()), parsed);
+        if parsed.tcp_flags & tcp_flag::SYN != 0 && is_timed(parsed.key.destination_port) {
+            end_handshake::<F>(&parsed.key);
+        }
     }
     false
+}
+
+/// Counts the time to the first answer, for the Service of the embryo.
+#[inline(always)]
+fn end_handshake<F: Family>(key: &KeyOf<F>) {
+    // SAFETY: a word is read at once; another connection's entry counts for the wrong Service.
+    if let Some(flow) = unsafe { F::flows_new().get(key) } {
+        figures::end_handshake(flow_hash(key), flow.service);
+    }
 }
 
 #[inline(always)]

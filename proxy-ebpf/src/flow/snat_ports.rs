@@ -85,7 +85,10 @@ fn open_body<F: Family>(backend: u32, service: u32, opening: u32, chosen: u32) -
     };
     let opening = Opening(opening);
     let owner = Owner { backend: BackendRef(backend), service, flags: opening.flags() };
-    insert_with_port::<F>(key, reply_key, &owner, opening.state(), chosen)
+    let answer = insert_with_port::<F>(key, reply_key, &owner, opening.state(), chosen);
+    // SAFETY: as in `write_port`.
+    flow::count_opened::<F>(answer, key, unsafe { &*reply_key }, &owner, opening.state());
+    answer
 }
 
 /// Gives a connection the chosen port, which the reply key lacks, and makes both entries.

@@ -1,15 +1,17 @@
 //! The effects of packets on their entries: promotion, the TCP states, and the time of the last packet.
 
 use aya_ebpf::bindings::BPF_ANY;
+use proxy_common::figures::ConnectionEvent;
 use proxy_common::flow::{
     FLOW_ANSWERED, FLOW_CLOSING, FLOW_DATAGRAM, FLOW_ENCAPSULATE, FLOW_ESTABLISHED, FLOW_FIN_BACKEND,
     FLOW_FIN_CLIENT, FLOW_SYN,
 };
+use proxy_common::selection::BackendRef;
 
 use super::entry::{Found, Sender, find};
 use super::proof;
 use crate::header::{has_connections, tcp_flag};
-use crate::maps::clock;
+use crate::maps::{clock, figures};
 use crate::maps::family::{Family, FlowOf, KeyOf};
 use crate::maps::global::{KEY, REPLY_KEY, global_by_family, key_room, store_key, stored_key};
 use crate::packet::{Packet, Parsed};
@@ -30,6 +32,9 @@ pub fn track<P: Packet, F: Family>(packet: &P, parsed: &Parsed<F::Address>, foun
         };
     if noteworthy || found.is_due() {
         let embryo = found.is_embryo() && !promoted;
+        if sender == Sender::Backend && parsed.tcp_flags & tcp_flag::RST != 0 {
+            count_reset::<F>(&parsed.key);
+        }
         let place = u32::from(embryo) * EMBRYO;
         let side = if sender == Sender::Backend { FROM_BACKEND } else { 0 };
         renew::<F>(&parsed.key, parsed.tcp_flags, place | side);
@@ -137,11 +142,49 @@ fn move_to_flows<F: Family>(key: &KeyOf<F>, place: *mut KeyOf<F>) -> bool {
     }
     let _ = F::flows_new().remove(key);
     if !is_alone {
+        let event = ConnectionEvent::Established;
+        figures::count_connection::<F>(event, key, flow.service, BackendRef(flow.backend));
         flow.reverse(key, twin_key);
         let _ = F::flows().insert(twin_key, &flow, BPF_ANY.into());
         let _ = F::flows_new().remove(twin_key);
     }
     true
+}
+
+/// Counts a backend's RST, before [`renew`] writes the new state, which has no room for this on the stack.
+#[inline(always)]
+fn count_reset<F: Family>(key: &KeyOf<F>) {
+    store_key::<F>(KEY, key);
+    global_count_reset::<F>();
+}
+
+global_by_family! { fn global_count_reset = count_reset4 | count_reset6() -> u32, count_reset_body }
+
+#[inline(always)]
+fn count_reset_body<F: Family>() -> u32 {
+    if let (Some(key), Some(place)) = (stored_key::<F>(KEY), key_room::<F>(REPLY_KEY)) {
+        count_reply_reset::<F>(key, place);
+    }
+    0
+}
+
+/// A RST refuses a connection, or ends an established one. `place` has room for the client's key.
+#[inline(always)]
+fn count_reply_reset<F: Family>(key: &KeyOf<F>, place: *mut KeyOf<F>) {
+    let Some((_, flow)) = find::<F>(key).filter(|(_, flow)| flow.is_reply(key)) else {
+        return;
+    };
+    let event = match flow.state {
+        FLOW_SYN => ConnectionEvent::Refused,
+        FLOW_ESTABLISHED => ConnectionEvent::Reset,
+        _ => return,
+    };
+    // SAFETY: this CPU's own, and no other code uses it meanwhile.
+    let client_key = unsafe {
+        *place = flow.twin(key);
+        &*place
+    };
+    figures::count_connection::<F>(event, client_key, flow.service, BackendRef(flow.backend));
 }
 
 /// Bit of [`renew`]'s event: the entry is in FLOWS_NEW.

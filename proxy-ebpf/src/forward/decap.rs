@@ -15,7 +15,7 @@ use crate::maps::family::Family;
 use crate::maps::peers::is_other_node;
 use crate::maps::v4::V4;
 use crate::maps::v6::V6;
-use crate::maps::{self, config, mode, observe};
+use crate::maps::{self, config, mode, observe, recorder};
 use crate::packet::encap::Encapsulation;
 use crate::packet::ip::{Header, Plain};
 use crate::packet::{Packet, Parsed};
@@ -64,13 +64,27 @@ fn receive_inner<P: Packet, O: Header, F: Header, E: Encapsulation>(
         return Err(UNTOUCHED);
     }
     let frontend = backend::lookup_encapsulated::<F>(&inner.key).ok_or(UNTOUCHED)?;
+    let served = serve_frontend::<P, O, F, E>(packet, &mut inner, frontend);
+    if let Err(verdict) = served {
+        recorder::remember_drop(frontend.service, verdict);
+    }
+    served
+}
+
+/// Serves a tunnel packet for a frontend.
+#[inline(always)]
+fn serve_frontend<P: Packet, O: Header, F: Header, E: Encapsulation>(
+    packet: &mut P,
+    inner: &mut Parsed<F::Address>,
+    frontend: Frontend,
+) -> Decision {
     let hint = match check_addressee::<P, O, F, E>(packet)? {
         Some(pod) => pod,
         None => O::read_hint(packet, ETHERNET).ok_or(NO_ROOM)?,
     };
     // The director checked this too, but the sender may not be a director.
     let frontend = source::check_ranges::<F>(frontend, &inner.key)?;
-    let verdict = serve::<P, O, F, E>(packet, &mut inner, &frontend, hint)?;
+    let verdict = serve::<P, O, F, E>(packet, inner, &frontend, hint)?;
     observe::count_service(frontend.service, packet.length());
     Ok(verdict)
 }

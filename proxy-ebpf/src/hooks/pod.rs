@@ -7,12 +7,12 @@
 
 use proxy_common::fragment::Side;
 use proxy_common::frontend::{FRONTEND_NODE_ONLY, Frontend};
-use proxy_common::verdict::Reason;
+use proxy_common::verdict::{Program, Reason};
 
 use crate::flow::{self, Owner, mode_change};
 use crate::forward::{hairpin, nat, other_mode, snat};
 use crate::header::{ETHERNET, protocol};
-use crate::hooks::first_look;
+use crate::hooks::{capture, first_look};
 use crate::icmp::{self, Icmp};
 use crate::maps::config::is_snat_port;
 use crate::maps::observe;
@@ -72,7 +72,11 @@ pub fn walk_hairpin_reply<P: Packet, F: Icmp>(packet: P) -> Verdict {
 #[inline(always)]
 fn answer<P: Packet, F: Icmp>(packet: P, verdict: Verdict) -> Verdict {
     match verdict {
-        Verdict::Refuse(reason, detail) => icmp::answer::<P, F, { Side::Pod as u32 }>(packet, reason, detail),
+        Verdict::Refuse(reason, detail) => {
+            // The answer overwrites the packet.
+            capture::record_drop(&packet, Program::TcPodIn, reason, false);
+            icmp::answer::<P, F, { Side::Pod as u32 }>(packet, reason, detail)
+        }
         verdict => verdict,
     }
 }

@@ -5,18 +5,18 @@ use proxy_common::flow::FLOW_ENCAPSULATE;
 use proxy_common::fragment::Side;
 use proxy_common::frontend::{FRONTEND_DSR, Frontend};
 use proxy_common::selection::{BackendRef, Slot};
-use proxy_common::verdict::Reason;
+use proxy_common::verdict::{Program, Reason};
 
 use crate::flow::{self, Found, Owner, mode_change};
 use crate::forward::{dsr_node, dsr_pod, fragment_ipv4, nat, other_mode, snat};
 use crate::header::{ETHERNET, protocol};
-use crate::hooks::first_look;
+use crate::hooks::{capture, first_look};
 use crate::icmp::{self, Icmp};
 use crate::maps::config::{is_snat_port, takes_ipip};
 use crate::maps::family::{Family, FlowOf};
 use crate::maps::{mode, observe};
 use crate::packet::ip::Header;
-use crate::packet::{Packet, Parsed, by_ether_type};
+use crate::packet::{Kind, Packet, Parsed, by_ether_type};
 use crate::parse::parse_with;
 use crate::parse::unusual::Fragments;
 use crate::select::{affinity, backend, node_flow, peer, source, vip};
@@ -79,6 +79,9 @@ fn answer<P: Packet, F: Icmp>(packet: P, verdict: Verdict) -> Verdict {
             fragment_ipv4::fragment(packet, fits)
         }
         Verdict::Refuse(reason, detail) => {
+            let program = if P::KIND == Kind::Xdp { Program::XdpIngress } else { Program::TcIngress };
+            // The answer overwrites the packet.
+            capture::record_drop(&packet, program, reason, false);
             icmp::answer::<P, F, { Side::Uplink as u32 }>(packet, reason, detail)
         }
         verdict => verdict,

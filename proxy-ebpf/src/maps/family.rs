@@ -5,6 +5,7 @@ use aya_ebpf::bindings::bpf_fib_lookup;
 use aya_ebpf::btf_maps::lpm_trie::Key;
 use proxy_common::addr::Address;
 use proxy_common::backend::Backend;
+use proxy_common::figures::BackendConnections;
 use proxy_common::flow::{Flow, FlowKey};
 use proxy_common::frontend::{Frontend, FrontendKey};
 use proxy_common::frontend_index::{IndexedFrontend, choices};
@@ -78,6 +79,8 @@ pub trait Family: Copy {
     fn is_in_source_range(key: &Key<SourceRange<Self::Address>>) -> bool;
     /// The last backend of each client.
     fn affinity() -> &'static AffinityMap<Self::Address>;
+    /// The counts a backend id has in BACKEND_CONNECTIONS.
+    fn backend_connections(id: u32) -> Option<*mut BackendConnections>;
     /// The hop a backend id has in HOPS.
     fn hop(id: u32) -> Option<*mut Hop<Self::Address>>;
     /// This CPU's entry of SCRATCH, which one stage leaves for the next.

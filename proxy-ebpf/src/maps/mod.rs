@@ -5,20 +5,28 @@
 pub mod clock;
 pub mod config;
 pub mod family;
+pub mod figures;
 pub mod global;
 pub mod mode;
 pub mod observe;
 pub mod peers;
+pub mod recorder;
 pub mod v4;
 pub mod v6;
 
 use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_NO_COMMON_LRU, BPF_F_NO_PREALLOC};
-use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, ProgramArray};
+use aya_ebpf::btf_maps::{
+    Array, HashMap, LpmTrie, LruHashMap, LruPerCpuHashMap, PerCpuArray, ProgramArray,
+};
 use aya_ebpf::macros::btf_map;
 use proxy_common::affinity::{Affinity, AffinityKey};
 use proxy_common::answer::{ANSWERS_ENTRIES, ANSWERS_ROW};
 use proxy_common::backend::Backend;
 use proxy_common::config::{AGENT_WORDS, PORT_GROUP, PORT_GROUPS};
+use proxy_common::event::{EVENTS_PER_CPU, Event, Monitor, Recording};
+use proxy_common::figures::{
+    BackendConnections, Connections, DropKey, HANDSHAKES_ENTRIES, Handshakes, SERVICE_DROPS_ENTRIES,
+};
 use proxy_common::flow::{Flow, FlowKey};
 use proxy_common::fragment::{FragmentKey, HELD_PER_CPU, Held, HeldKey};
 use proxy_common::frontend::{Frontend, FrontendKey};
@@ -280,6 +288,36 @@ pub static SOCK_TCP6: SocketsMap<Addr6> = LruHashMap::new();
 /// The Ethernet header that a bare frame lacks. One for each CPU, written by the programs.
 #[btf_map]
 pub static LINKS: PerCpuArray<Ethernet, 1> = PerCpuArray::new();
+/// Packets of a Service that were dropped, by Service id and reason. Written by the programs. An evicted entry
+/// begins anew.
+#[btf_map]
+pub static SERVICE_DROPS: LruPerCpuHashMap<DropKey, Counter, { SERVICE_DROPS_ENTRIES as usize }> =
+    LruPerCpuHashMap::new();
+/// Connections of a Service by what became of them, by Service id. Written by the programs.
+#[btf_map]
+pub static SERVICE_CONNECTIONS: Array<Connections, SERVICES_DEFAULT> = Array::new();
+/// The same of IPv4 endpoints, by backend id.
+#[btf_map]
+pub static BACKEND_CONNECTIONS4: Array<BackendConnections, BACKENDS_DEFAULT> = Array::new();
+/// The same of IPv6 endpoints, by backend id.
+#[btf_map]
+pub static BACKEND_CONNECTIONS6: Array<BackendConnections, BACKENDS_DEFAULT> = Array::new();
+/// Times to the first answer, by Service id. Written by the programs.
+#[btf_map]
+pub static SERVICE_HANDSHAKES: Array<Handshakes, SERVICES_DEFAULT> = Array::new();
+/// The times of SYNs that wait for an answer; see
+/// [`handshake_word`](proxy_common::figures::handshake_word). Written by the programs.
+#[btf_map]
+pub static HANDSHAKES: Array<u64, { HANDSHAKES_ENTRIES as usize }> = Array::new();
+/// The last events of each CPU. Written by the programs; see [`proxy_common::event`].
+#[btf_map]
+pub static EVENTS: Array<Event, { EVENTS_PER_CPU as usize }, MMAPABLE> = Array::new();
+/// Where each CPU is in EVENTS. Written by the programs.
+#[btf_map]
+pub static RECORDING: PerCpuArray<Recording, 1> = PerCpuArray::new();
+/// What is recorded. Written by the command that watches.
+#[btf_map]
+pub static MONITOR: Array<Monitor, 1> = Array::new();
 /// The type of an array of [parts](proxy_common::part).
 pub type Parts = ProgramArray<{ PART_ENTRIES as usize }>;
 /// The parts of `xdp_ingress`. The agent fills it when it loads the programs.

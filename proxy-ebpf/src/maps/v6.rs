@@ -4,6 +4,7 @@ use aya_ebpf::bindings::bpf_fib_lookup;
 use aya_ebpf::btf_maps::lpm_trie::Key;
 use proxy_common::Addr6;
 use proxy_common::backend::Backend;
+use proxy_common::figures::BackendConnections;
 use proxy_common::frontend::{Frontend, FrontendKey};
 use proxy_common::frontend_index::IndexedFrontend;
 use proxy_common::hop::{Device, Hop};
@@ -60,6 +61,10 @@ impl Family for V6 {
     #[inline(always)]
     fn affinity() -> &'static AffinityMap<Addr6> {
         &maps::AFFINITY6
+    }
+    #[inline(always)]
+    fn backend_connections(id: u32) -> Option<*mut BackendConnections> {
+        maps::BACKEND_CONNECTIONS6.get_ptr_mut(id)
     }
     #[inline(always)]
     fn hop(id: u32) -> Option<*mut Hop<Addr6>> {

@@ -15,6 +15,7 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use proxy_common::config::{
     AGENT_HEARTBEAT, DEFAULT_MARK, DEFAULT_SNAT_PORTS, SHARE_ALONE, TAKES_FOU, TAKES_IPIP, global,
 };
+use proxy_common::event::EVENTS_PER_CPU;
 use proxy_common::part::parts_of;
 use proxy_common::selection::BackendRef;
 use proxy_common::timeouts::Timeouts;
@@ -246,6 +247,11 @@ impl BedBuilder {
             ("FRONTENDS6", services * 2),
             ("SERVICES", services),
             ("SERVICE_STATS", services),
+            ("SERVICE_CONNECTIONS", services),
+            ("SERVICE_HANDSHAKES", services),
+            ("BACKEND_CONNECTIONS4", backends),
+            ("BACKEND_CONNECTIONS6", backends),
+            ("EVENTS", cpus() * EVENTS_PER_CPU),
             ("NAMES", 1),
             ("SELECTION", slots),
             ("BACKENDS4", backends),
@@ -360,6 +366,10 @@ impl Default for Bed {
 
 fn pool() -> MutexGuard<'static, Vec<Idle>> {
     POOL.lock().expect("a pool that is only pushed to and popped from")
+}
+
+fn cpus() -> u32 {
+    aya::util::nr_cpus().ok().and_then(|cpus| u32::try_from(cpus).ok()).expect("a number of CPUs")
 }
 
 /// `CLOCK_MONOTONIC_COARSE` in seconds, the programs' clock.

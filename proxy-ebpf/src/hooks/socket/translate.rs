@@ -14,7 +14,7 @@ use super::outcome::{EADDRNOTAVAIL, ECONNREFUSED, EHOSTUNREACH, Outcome, UNTOUCH
 use crate::header::protocol;
 use crate::maps::config::SOCKET_NODE_ONLY;
 use crate::maps::family::Family;
-use crate::maps::{mode, peers};
+use crate::maps::{mode, peers, recorder};
 use crate::select::affinity::{self, Asks};
 use crate::select::{backend, source, vip};
 
@@ -106,10 +106,10 @@ fn translate<F: Form>(call: &Call, asked: &Asked<F>) -> Outcome {
     let Some(given) = Asked::<F>::of(reference, asked.protocol) else {
         let reason = backend::reason_of_none(&frontend);
         let error = if matches!(reason, Reason::NoEndpoint) { ECONNREFUSED } else { EHOSTUNREACH };
-        return Outcome::Fail(reason, error);
+        return refuse::<F>(asked, frontend.service, reason, error);
     };
     if is_out_of_reach::<F>(call, asked, &given) {
-        return Outcome::Fail(Reason::LoopbackSource, EADDRNOTAVAIL);
+        return refuse::<F>(asked, frontend.service, Reason::LoopbackSource, EADDRNOTAVAIL);
     }
     let given = remember::<F>(call, asked, given, reference, &frontend);
     F::set_address(call, &given.address);
@@ -121,9 +121,17 @@ fn translate<F: Form>(call: &Call, asked: &Asked<F>) -> Outcome {
 #[inline(always)]
 fn unknown<F: Form>(asked: &Asked<F>) -> Outcome {
     if vip::may_be_vip::<F::Family>(&asked.address) && vip::is_rejecting::<F::Family>(&asked.address) {
-        return Outcome::Fail(Reason::UnknownPort, ECONNREFUSED);
+        return refuse::<F>(asked, 0, Reason::UnknownPort, ECONNREFUSED);
     }
     UNTOUCHED
+}
+
+/// Fails the call, and records it.
+#[inline(always)]
+fn refuse<F: Form>(asked: &Asked<F>, service: u32, reason: Reason, error: i32) -> Outcome {
+    let frontend = (asked.address, asked.port);
+    recorder::record_refusal::<F::Family>(reason, &frontend, asked.protocol, service);
+    Outcome::Fail(reason, error)
 }
 
 /// Whether this socket may use the frontend, as far as the call shows it before there is a packet.

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use aya::Ebpf;
 use aya::maps::MapInfo;
+use proxy_common::event::EVENTS_PER_CPU;
 use proxy_common::fragment::HELD_PER_CPU;
 use proxy_common::part::PART_ARRAYS;
 use proxy_common::verdict::COUNTER_ENTRIES;
@@ -13,16 +14,19 @@ use super::error::OpenError;
 use super::settings::Sizes;
 
 /// Returns the maps of the object with the wanted size of each; `None` keeps the size in the object.
-pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 50] {
+pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 59] {
     [
         ("ADDRESS_FILTER", None),
         ("AFFINITY4", Some(sizes.affinity)),
         ("AFFINITY6", Some(sizes.affinity)),
         ("AGENT", None),
+        ("BACKEND_CONNECTIONS4", Some(sizes.backends)),
+        ("BACKEND_CONNECTIONS6", Some(sizes.backends)),
         ("BACKENDS4", Some(sizes.backends)),
         ("BACKENDS6", Some(sizes.backends)),
         ("COUNTERS", None),
         ("DEVICES", None),
+        ("EVENTS", Some(per_cpu(EVENTS_PER_CPU))),
         ("FLOWS4", Some(sizes.flows)),
         ("FLOWS6", Some(sizes.flows)),
         ("FLOWS_NEW4", Some(sizes.new_flows)),
@@ -33,7 +37,8 @@ pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 50] {
         ("FRONTEND_INDEX6", None),
         ("FRONTENDS4", Some(sizes.frontends)),
         ("FRONTENDS6", Some(sizes.frontends)),
-        ("HELD", Some(held_entries())),
+        ("HANDSHAKES", None),
+        ("HELD", Some(per_cpu(HELD_PER_CPU))),
         ("HINTS", Some(sizes.hints)),
         ("HOPS4", Some(sizes.backends)),
         ("HOPS6", Some(sizes.backends)),
@@ -43,6 +48,7 @@ pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 50] {
         ("KEYS4", None),
         ("KEYS6", None),
         ("LINKS", None),
+        ("MONITOR", None),
         ("NAMES", Some(sizes.services)),
         ("NARROWED", Some(sizes.nodes)),
         ("NODE_FLOWS4", None),
@@ -50,10 +56,14 @@ pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 50] {
         ("NODE_PORTS", None),
         ("PEERS", Some(sizes.nodes)),
         ("BUFFER", None),
+        ("RECORDING", None),
         ("SCRATCH4", None),
         ("SCRATCH6", None),
         ("SELECTION", Some(sizes.slots)),
         ("SERVED_PORTS", None),
+        ("SERVICE_CONNECTIONS", Some(sizes.services)),
+        ("SERVICE_DROPS", None),
+        ("SERVICE_HANDSHAKES", Some(sizes.services)),
         ("SERVICES", Some(sizes.services)),
         ("SERVICE_STATS", Some(sizes.services)),
         ("SNAT_FULL", None),
@@ -106,10 +116,21 @@ pub fn check_maps(object: &Ebpf) -> Result<(), OpenError> {
     unknown.map_or(Ok(()), |name| Err(OpenError::UnknownMap { map: name.to_owned() }))
 }
 
-/// Each CPU evicts only its own entries.
-fn held_entries() -> u32 {
+/// Returns the entries of a map in which each CPU uses only its own.
+fn per_cpu(entries: u32) -> u32 {
     let cpus = aya::util::nr_cpus().ok().and_then(|cpus| u32::try_from(cpus).ok());
-    cpus.unwrap_or(1).saturating_mul(HELD_PER_CPU)
+    cpus.unwrap_or(1).saturating_mul(entries)
+}
+
+/// Returns the map whose ids index a map; the map itself if there is none.
+pub fn indexed_as(name: &str) -> &str {
+    match name {
+        "HOPS4" | "BACKEND_CONNECTIONS4" => "BACKENDS4",
+        "HOPS6" | "BACKEND_CONNECTIONS6" => "BACKENDS6",
+        "SERVICE_CONNECTIONS" | "SERVICE_HANDSHAKES" => "SERVICES",
+        "NARROWED" => "WAYS",
+        _ => name,
+    }
 }
 
 #[cfg(test)]

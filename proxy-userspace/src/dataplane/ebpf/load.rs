@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use aya::maps::{MapInfo, ProgramArray};
+use aya::maps::MapInfo;
 use aya::programs::{Program as LoadedBy, ProgramError, ProgramFd, ProgramInfo};
 use aya::util::KernelVersion;
 use aya::{Ebpf, EbpfLoader};
@@ -20,9 +20,10 @@ use tracing::{debug, info, warn};
 use super::bpffs::{entries, remove_tree};
 use super::error::OpenError;
 use super::hooks::SocketHook;
-use super::inventory::{check_maps, kept_sizes, maps, renew_counters, size_of_map};
+use super::inventory::{check_maps, indexed_as, kept_sizes, maps, renew_counters, size_of_map};
 use super::layout::Layout;
 use super::object::OBJECT;
+use super::parts;
 use super::settings::{Dispatch, OwnSource, Settings, Sizes, SocketLb, XdpMode};
 use super::shape;
 use super::sys;
@@ -339,9 +340,7 @@ fn load(
     }
     for (name, size) in maps(&settings.sizes) {
         let pin = layout.maps().join(name);
-        // HOPS is indexed by backend id, and NARROWED by way id.
-        let sized = layout.maps().join(name.replace("HOPS", "BACKENDS").replace("NARROWED", "WAYS"));
-        if let Some(size) = size_of_map(&sized, size) {
+        if let Some(size) = size_of_map(&layout.maps().join(indexed_as(name)), size) {
             loader.map_max_entries(name, size);
         }
         loader.map_pin_path(name, pin);
@@ -363,7 +362,7 @@ fn load(
     let wanted: Vec<_> =
         parts_first.chain(names.iter().copied()).chain(sockets.iter().map(|hook| hook.name)).collect();
     load_programs(&mut object, &wanted)?;
-    parts.into_iter().try_for_each(|part| fill_part(&mut object, part))?;
+    parts.into_iter().try_for_each(|part| parts::fill(&mut object, part))?;
     wanted.into_iter().try_for_each(|name| pin_program(&object, name, directory))?;
     let seconds = format!("{:.1}", started.elapsed().as_secs_f64());
     info!(programs = names.join(", "), seconds, "programs loaded");
@@ -408,16 +407,6 @@ fn load_program(program: &mut LoadedBy, name: &'static str) -> Result<(), OpenEr
     loaded.map_err(|error| OpenError::load(name, error))
 }
 
-/// Puts a loaded part into its array.
-fn fill_part(object: &mut Ebpf, part: &PartProgram) -> Result<(), OpenError> {
-    let fd = fd_of(object, part.name)?;
-    let fd = fd.try_clone().map_err(|error| OpenError::Aya { program: part.name, error: error.into() })?;
-    let failed = |error| OpenError::Map { map: part.array.to_owned(), error };
-    let array = object.map_mut(part.array).ok_or(OpenError::NoProgram { program: part.name })?;
-    let mut array = ProgramArray::try_from(array).map_err(failed)?;
-    array.set(part.part as u32, &fd, 0).map_err(failed)
-}
-
 fn pin_program(object: &Ebpf, name: &'static str, directory: &Path) -> Result<(), OpenError> {
     let path = directory.join(name);
     let pinned = sys::obj_pin(fd_of(object, name)?.as_fd(), &path);
@@ -433,7 +422,8 @@ fn unpin(path: &Path) -> Result<(), OpenError> {
     }
 }
 
-fn fd_of<'a>(object: &'a Ebpf, name: &'static str) -> Result<&'a ProgramFd, OpenError> {
+/// Returns a loaded program's file descriptor.
+pub(super) fn fd_of<'a>(object: &'a Ebpf, name: &'static str) -> Result<&'a ProgramFd, OpenError> {
     let program = object.program(name).ok_or(OpenError::NoProgram { program: name })?;
     program.fd().map_err(|error| OpenError::Aya { program: name, error })
 }

@@ -31,6 +31,7 @@ mod netlink;
 mod node_flows;
 mod object;
 mod other_dataplanes;
+mod parts;
 pub mod plan;
 pub mod read;
 #[cfg(test)]

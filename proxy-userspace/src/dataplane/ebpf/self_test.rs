@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 use super::attach::Attachments;
 use super::load::{Program, Programs};
-use super::{link, sys};
+use super::{link, parts, sys};
 use crate::node::device_name;
 
 /// A datagram from and to 192.0.0.8, the dummy address (RFC 7600), with correct checksums.
@@ -56,7 +56,10 @@ pub(super) fn run(attachments: &Attachments, programs: &Programs) -> Result<(), 
     let framed = [&programs.tc_ingress, &programs.tc_egress, &programs.tc_pod_in, &programs.tc_pod_out];
     let bare = programs.bare.iter().flat_map(|bare| [&bare.tc_ingress_l3, &bare.tc_egress_l3]);
     let tc = framed.into_iter().chain(bare).map(|program| (program, TC_ACT_UNSPEC));
-    xdp.chain(tc).try_for_each(|(program, action)| passes_untouched(program, action))
+    xdp.chain(tc).try_for_each(|(program, action)| {
+        parts::check(&programs.directory, program.name)?;
+        passes_untouched(program, action)
+    })
 }
 
 fn passes_untouched(program: &Program, action: u32) -> Result<(), String> {

@@ -9,6 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 const MAP_CREATE: libc::c_long = 0;
+const MAP_LOOKUP_ELEM: libc::c_long = 1;
 const MAP_UPDATE_ELEM: libc::c_long = 2;
 const OBJ_PIN: libc::c_long = 6;
 const OBJ_GET: libc::c_long = 7;
@@ -95,6 +96,23 @@ pub fn put_map(array: BorrowedFd<'_>, index: u32, map: BorrowedFd<'_>) -> io::Re
         flags: 0,
     };
     bpf(MAP_UPDATE_ELEM, &attr).map(drop)
+}
+
+/// Returns the id of the program in an array of programs; `None` if the entry is empty.
+pub fn program_in_array(array: BorrowedFd<'_>, index: u32) -> io::Result<Option<u32>> {
+    let mut id = 0_u32;
+    let attr = MapUpdateAttr {
+        map: array.as_raw_fd(),
+        reserved: 0,
+        key: (&raw const index) as u64,
+        value: (&raw mut id) as u64,
+        flags: 0,
+    };
+    match bpf(MAP_LOOKUP_ELEM, &attr) {
+        Ok(_) => Ok(Some(id)),
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Opens a pinned object.

@@ -1,0 +1,111 @@
+//! The arrays of [parts](proxy_common::part), which programs end in.
+
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use aya::Ebpf;
+use aya::maps::ProgramArray;
+use proxy_common::part::{PartProgram, parts_of};
+
+use super::error::OpenError;
+use super::load::fd_of;
+use super::sys;
+
+/// Puts a loaded part into its array.
+pub(super) fn fill(object: &mut Ebpf, part: &PartProgram) -> Result<(), OpenError> {
+    let fd = fd_of(object, part.name)?;
+    let fd = fd.try_clone().map_err(|error| OpenError::Aya { program: part.name, error: error.into() })?;
+    let failed = |error| OpenError::Map { map: part.array.to_owned(), error };
+    let array = object.map_mut(part.array).ok_or(OpenError::NoProgram { program: part.name })?;
+    let mut array = ProgramArray::try_from(array).map_err(failed)?;
+    array.set(part.part as u32, &fd, 0).map_err(failed)
+}
+
+/// Fails if a part of a program is missing. `directory` has the pins of the program and of its array.
+pub(super) fn check(directory: &Path, program: &str) -> Result<(), String> {
+    for part in parts_of(program) {
+        let found = sys::obj_get(&directory.join(part.array))
+            .and_then(|array| sys::program_in_array(array.as_fd(), part.part as u32))
+            .map_err(|error| format!("{}, the parts of {program}, can't be read: {error}", part.array))?;
+        if found.is_none() {
+            return Err(format!("{program} lacks its part {}", part.name));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::fs;
+
+    use aya::maps::{Map, MapData};
+    use nix::sched::{CloneFlags, unshare};
+
+    use super::*;
+    use crate::dataplane::ebpf::EbpfDataplane;
+    use crate::dataplane::ebpf::scratch::Scratch;
+    use crate::dataplane::{Dataplane, Mark};
+    use crate::node::{AttachTarget, Hook, Topology};
+
+    fn in_namespace(test: impl FnOnce() + Send + 'static) {
+        let within = || {
+            unshare(CloneFlags::CLONE_NEWNET).unwrap();
+            test();
+        };
+        std::thread::spawn(within).join().unwrap();
+    }
+
+    fn loopback() -> Topology {
+        let hooks = BTreeSet::from([Hook::TcIngress]);
+        let target = AttachTarget { name: "lo".to_owned(), hooks, source_v4: None, source_v6: None };
+        Topology { devices: BTreeMap::from([(1, target)]), ..Topology::default() }
+    }
+
+    #[test]
+    fn former_programs_keep_their_parts_until_no_link_runs_them() {
+        in_namespace(|| {
+            let scratch = Scratch::new("parts-former");
+            let mut dataplane = scratch.open();
+            assert!(dataplane.set_topology(&loopback()).is_complete());
+            let former = dataplane.programs.directory.clone();
+            drop(dataplane);
+
+            // Another mark is another constant, so these are other programs. The link runs the former ones
+            // until the topology is known.
+            let settings = crate::dataplane::ebpf::Settings {
+                mark: Mark { value: 0x2000, mask: 0x2000 },
+                ..scratch.settings()
+            };
+            let mut restarted = EbpfDataplane::open(settings).unwrap();
+            assert_eq!(check(&former, "tc_ingress"), Ok(()));
+            assert!(restarted.set_topology(&loopback()).is_complete());
+            assert!(!former.exists() && restarted.programs.directory != former);
+            assert_eq!(check(&restarted.programs.directory, "tc_ingress"), Ok(()));
+        });
+    }
+
+    #[test]
+    fn pins_of_an_agent_killed_while_it_loaded_programs_are_no_obstacle() {
+        let scratch = Scratch::new("parts-killed");
+        let dataplane = scratch.open();
+        let directory = dataplane.programs.directory.clone();
+        drop(dataplane);
+        fs::remove_file(directory.join("tc_ingress")).unwrap();
+        fs::remove_file(directory.join("tc_icmp4")).unwrap();
+        drop(scratch.open());
+        assert!(directory.join("tc_ingress").exists() && directory.join("tc_icmp4").exists());
+        assert_eq!(check(&directory, "tc_ingress"), Ok(()));
+    }
+
+    #[test]
+    fn a_missing_part_is_a_fault() {
+        let scratch = Scratch::new("parts-missing");
+        let mut dataplane = scratch.open();
+        assert_eq!(dataplane.check().fault, None);
+        let array = MapData::from_pin(dataplane.programs.directory.join("TC_PARTS")).unwrap();
+        let mut array = ProgramArray::try_from(Map::ProgramArray(array)).unwrap();
+        array.clear_index(&(proxy_common::part::Part::Icmp4 as u32)).unwrap();
+        assert_eq!(dataplane.check().fault.as_deref(), Some("tc_ingress lacks its part tc_icmp4"));
+    }
+}
