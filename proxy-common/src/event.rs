@@ -172,7 +172,9 @@ mod tests {
 
     #[test]
     fn a_monitor_wants_its_kinds_reasons_and_service_only() {
-        let drop = |monitor: Monitor, reason: Reason, service| monitor.wants(EventKind::Drop, reason as u32, service);
+        let drop = |monitor: Monitor, reason: Reason, service| {
+            monitor.wants(EventKind::Drop, reason as u32, service)
+        };
         assert!(drop(Monitor::USUAL, Reason::NoEndpoint, 0));
         assert!(!Monitor::USUAL.wants(EventKind::Opened, 0, 7));
         let one = Monitor { reasons: 1 << Reason::NoEndpoint as u32, service: 7, ..Monitor::USUAL };

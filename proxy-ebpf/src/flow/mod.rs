@@ -10,7 +10,7 @@ mod track;
 
 pub use entry::{Found, Sender, find, lookup, lookup_quoted, lookup_reply, lookup_translated};
 pub use open::{
-    IN_USE, Owner, REFUSED, blank, clear, count_opened, create, first_state, forget, forget_ambiguous, port_or_verdict,
-    remember,
+    IN_USE, Owner, REFUSED, blank, clear, count_opened, create, first_state, forget, forget_ambiguous,
+    port_or_verdict, remember,
 };
 pub use track::track;

@@ -89,13 +89,7 @@ fn open_body<F: Family>(backend: u32, service: u32, opening: u32) -> u32 {
 
 /// Counts a new connection, and stores the time of some SYNs.
 #[inline(always)]
-pub fn count_opened<F: Family>(
-    answer: u32,
-    key: &KeyOf<F>,
-    reply_key: &KeyOf<F>,
-    owner: &Owner,
-    state: u8,
-) {
+pub fn count_opened<F: Family>(answer: u32, key: &KeyOf<F>, reply_key: &KeyOf<F>, owner: &Owner, state: u8) {
     // The entry of an established connection was lost.
     if answer >= REFUSED || state == FLOW_ESTABLISHED {
         return;

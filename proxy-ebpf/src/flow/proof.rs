@@ -8,8 +8,8 @@ use proxy_common::figures::is_timed;
 use proxy_common::hash::flow_hash;
 
 use crate::header::{has_connections, tcp_flag};
-use crate::maps::{self, figures};
 use crate::maps::family::{Family, KeyOf};
+use crate::maps::{self, figures};
 use crate::packet::{Packet, Parsed, Transport};
 
 /// Records a backend's answer to an embryo; it promotes nothing.

@@ -11,9 +11,9 @@ use proxy_common::selection::BackendRef;
 use super::entry::{Found, Sender, find};
 use super::proof;
 use crate::header::{has_connections, tcp_flag};
-use crate::maps::{clock, figures};
 use crate::maps::family::{Family, FlowOf, KeyOf};
 use crate::maps::global::{KEY, REPLY_KEY, global_by_family, key_room, store_key, stored_key};
+use crate::maps::{clock, figures};
 use crate::packet::{Packet, Parsed};
 
 /// Renews an entry and its twin for a packet.

@@ -121,7 +121,8 @@ fn record<C>(
     (event.source, event.destination) = ([0; 4], [0; 4]);
     (event.source_port, event.destination_port, event.protocol) = (0, 0, 0);
     event.is_bare = is_bare.into();
-    let last = if length < CAPTURED_BYTES as u32 { length.wrapping_sub(1) } else { CAPTURED_BYTES as u32 - 1 };
+    let last =
+        if length < CAPTURED_BYTES as u32 { length.wrapping_sub(1) } else { CAPTURED_BYTES as u32 - 1 };
     // The compiler must not merge this with the bound it knows, which the verifier has lost.
     let bytes = (core::hint::black_box(last) & (CAPTURED_BYTES as u32 - 1)) + 1;
     event.captured = if load(context, event.frame.as_mut_ptr(), bytes) == 0 { bytes as u16 } else { 0 };

@@ -15,9 +15,7 @@ pub mod v4;
 pub mod v6;
 
 use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_NO_COMMON_LRU, BPF_F_NO_PREALLOC};
-use aya_ebpf::btf_maps::{
-    Array, HashMap, LpmTrie, LruHashMap, LruPerCpuHashMap, PerCpuArray, ProgramArray,
-};
+use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, LruHashMap, LruPerCpuHashMap, PerCpuArray, ProgramArray};
 use aya_ebpf::macros::btf_map;
 use proxy_common::affinity::{Affinity, AffinityKey};
 use proxy_common::answer::{ANSWERS_ENTRIES, ANSWERS_ROW};

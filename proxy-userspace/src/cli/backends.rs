@@ -130,7 +130,12 @@ impl Row for Endpoint {
         Column::new("ADDRESS", "address"),
         Column::new("NODE", "node"),
         Column::new("STATE", "state"),
+        Column::new("OPENED", "opened").spare(2),
+        Column::new("REFUSED", "refused").spare(1),
         Column::new("SERVICES", "services"),
+        Column::wide("ACTIVE", "active"),
+        Column::wide("ESTABLISHED", "established"),
+        Column::wide("RESET", "reset"),
         Column::wide("POD", "pod"),
         Column::wide("HINT", "hint"),
         Column::wide("ID", "id"),
@@ -144,7 +149,12 @@ impl Row for Endpoint {
             view.address.to_string(),
             node.unwrap_or_default(),
             (*state).to_owned(),
+            view.connections.opened.to_string(),
+            view.connections.refused.to_string(),
             if is_wide { view.services.join(",") } else { some_of(&view.services) },
+            view.connections.active.to_string(),
+            view.connections.established.to_string(),
+            view.connections.reset.to_string(),
             mark(view.pod),
             if view.hint == 0 { String::new() } else { view.hint.to_string() },
             view.id.to_string(),
@@ -162,6 +172,7 @@ mod tests {
     use super::*;
     use crate::cli::argument::parsed;
     use crate::cli::service_port::tests::list;
+    use crate::dataplane::ebpf::read::ConnectionsView;
 
     fn backend(address: &str, services: &[&str]) -> BackendView {
         BackendView {
@@ -176,6 +187,7 @@ mod tests {
             node: Some("192.0.2.12".parse().unwrap()),
             hint: 0,
             services: services.iter().map(|service| (*service).to_owned()).collect(),
+            connections: ConnectionsView { opened: 9, refused: 1, ..ConnectionsView::default() },
         }
     }
 
@@ -223,8 +235,11 @@ mod tests {
     #[test]
     fn a_row_has_a_cell_for_each_column() {
         let row = Endpoint::of(backend("10.1.0.2:8080", &["a/a", "a/b", "a/c", "a/d"]));
-        assert_eq!(row.cells(false)[..4], ["10.1.0.2:8080", "192.0.2.12", "ready", "a/a,a/b,a/c,+1"]);
-        assert_eq!(row.cells(true)[3], "a/a,a/b,a/c,a/d");
+        assert_eq!(
+            row.cells(false)[..6],
+            ["10.1.0.2:8080", "192.0.2.12", "ready", "9", "1", "a/a,a/b,a/c,+1"]
+        );
+        assert_eq!(row.cells(true)[5], "a/a,a/b,a/c,a/d");
         assert_eq!(row.cells(true).len(), Endpoint::COLUMNS.len());
     }
 }

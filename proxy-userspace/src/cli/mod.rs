@@ -16,6 +16,7 @@ mod ipvs;
 mod log;
 mod man;
 mod maps;
+mod monitor;
 mod output;
 mod place;
 mod programs;
@@ -62,6 +63,8 @@ enum Command {
     Backends(backends::BackendsArgs),
     /// Show connections
     Flows(Box<flows::FlowsArgs>),
+    /// Show drops and other events as they happen
+    Monitor(Box<monitor::MonitorArgs>),
     /// Show the routes to other nodes
     Ways(ways::WaysArgs),
     /// Show packets by program and reason
@@ -138,6 +141,7 @@ fn execute(command: Command) -> Result<(), CliError> {
         Command::Services(args) => services::run(&args),
         Command::Backends(args) => backends::run(&args),
         Command::Flows(args) => flows::run(&args),
+        Command::Monitor(args) => monitor::run(&args),
         Command::Ways(args) => ways::run(&args),
         Command::Counters(args) => counters::run(&args),
         Command::Maps(args) => maps::run(&args),

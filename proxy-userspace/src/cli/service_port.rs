@@ -5,7 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde::Serialize;
 
-use crate::dataplane::ebpf::read::{FrontendView, ServiceView};
+use millrace_views::Word;
+
+use crate::dataplane::ebpf::read::{ConnectionsView, FrontendView, HandshakesView, ServiceView};
 
 /// The state of a Service port in both families and both lists.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -49,6 +51,14 @@ pub struct ServicePort {
     pub packets: u64,
     /// Bytes from clients.
     pub bytes: u64,
+    /// Packets that were dropped, by reason.
+    pub dropped: BTreeMap<Word, u64>,
+    /// Connections, and exchanges of datagrams, that this node translated.
+    pub connections: ConnectionsView,
+    /// Those of TCP and SCTP that were neither established nor refused in time.
+    pub unanswered: Option<u64>,
+    /// Times to the first answer.
+    pub handshakes: HandshakesView,
     /// The lists, one or two for each family.
     pub lists: Vec<ServiceView>,
 }
@@ -87,6 +97,15 @@ impl ServicePort {
             }
             families.into_values().max().unwrap_or(0)
         };
+        let (mut dropped, mut handshakes) = (BTreeMap::new(), HandshakesView::default());
+        let mut connections = ConnectionsView::default();
+        for list in &lists {
+            connections += list.connections;
+            handshakes += &list.handshakes;
+            list.dropped.iter().for_each(|(reason, packets)| {
+                *dropped.entry(reason.clone()).or_default() += packets;
+            });
+        }
         Some(Self {
             ports: numbers(false),
             kind: kind(frontends().map(|(_, one)| one.kind.as_ref())).to_owned(),
@@ -103,6 +122,10 @@ impl ServicePort {
             problem: problem(&lists),
             packets: lists.iter().map(|list| list.packets).sum(),
             bytes: lists.iter().map(|list| list.bytes).sum(),
+            dropped,
+            unanswered: (protocol != "UDP").then(|| connections.unanswered()),
+            connections,
+            handshakes,
             backends: backends.into_iter().collect(),
             namespace,
             name,
@@ -116,6 +139,11 @@ impl ServicePort {
     pub fn label(&self) -> String {
         let separator = if self.port.is_empty() { "" } else { ":" };
         format!("{}/{}{separator}{}", self.namespace, self.name, self.port)
+    }
+
+    /// Returns the number of dropped packets.
+    pub fn drops(&self) -> u64 {
+        self.dropped.values().sum()
     }
 
     /// Returns the frontends of all lists.
@@ -182,6 +210,14 @@ pub mod tests {
             here: usize::from(!backends.is_empty()),
             packets: 7,
             bytes: 700,
+            dropped: BTreeMap::from([("no_endpoint".into(), 2)]),
+            connections: ConnectionsView {
+                opened: 5,
+                established: 3,
+                refused: 1,
+                ..ConnectionsView::default()
+            },
+            handshakes: HandshakesView::of(vec![0, 1]),
         }
     }
 

@@ -16,6 +16,7 @@ mod cut;
 mod director;
 mod dispatch;
 mod errors;
+mod figures;
 mod flood;
 mod flows;
 mod fou;

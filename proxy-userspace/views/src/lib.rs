@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
@@ -43,6 +44,88 @@ pub struct ServiceView {
     pub packets: u64,
     /// Bytes from clients.
     pub bytes: u64,
+    /// Packets that were dropped, by reason. Fragments and packets with options count for no Service.
+    pub dropped: BTreeMap<Word, u64>,
+    /// Connections, and exchanges of datagrams, that this node translated.
+    pub connections: ConnectionsView,
+    /// Times to the first answer.
+    pub handshakes: HandshakesView,
+}
+
+/// Connections, and exchanges of datagrams, by what became of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConnectionsView {
+    /// Their first packet was seen.
+    pub opened: u64,
+    /// The client showed that it had seen an answer.
+    pub established: u64,
+    /// The backend answered the first packet with a RST.
+    pub refused: u64,
+    /// The backend ended them with a RST after they were established.
+    pub reset: u64,
+    /// They are in the table of established connections now.
+    pub active: u64,
+    /// They are in the table of new connections now.
+    pub pending: u64,
+}
+
+impl ConnectionsView {
+    /// Returns those that were neither established nor refused in time. Only TCP and SCTP tell.
+    #[must_use]
+    pub const fn unanswered(&self) -> u64 {
+        self.opened.saturating_sub(self.established).saturating_sub(self.refused).saturating_sub(self.pending)
+    }
+}
+
+impl std::ops::AddAssign for ConnectionsView {
+    fn add_assign(&mut self, other: Self) {
+        self.opened += other.opened;
+        self.established += other.established;
+        self.refused += other.refused;
+        self.reset += other.reset;
+        self.active += other.active;
+        self.pending += other.pending;
+    }
+}
+
+/// Times from a client's SYN to its backend's answer, of one connection in eight.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HandshakesView {
+    /// Timed connections.
+    pub count: u64,
+    /// Half of them took at most so many microseconds; none without any. It is the end of a bucket.
+    pub p50_microseconds: Option<u64>,
+    /// 99 of 100 took at most so many microseconds.
+    pub p99_microseconds: Option<u64>,
+    /// Counts by bucket: bucket `n` ends at `64 << n` microseconds, and the last one has no end.
+    pub buckets: Vec<u64>,
+}
+
+impl HandshakesView {
+    /// Returns the figures of these counts.
+    #[must_use]
+    pub fn of(buckets: Vec<u64>) -> Self {
+        let count: u64 = buckets.iter().sum();
+        let quantile = |percent: u64| {
+            let wanted = (count * percent).div_ceil(100).max(1);
+            let mut seen = 0;
+            let bucket = buckets.iter().position(|bucket| {
+                seen += bucket;
+                seen >= wanted
+            });
+            bucket.map(|bucket| 64 << bucket)
+        };
+        Self { count, p50_microseconds: quantile(50), p99_microseconds: quantile(99), buckets }
+    }
+}
+
+impl std::ops::AddAssign<&Self> for HandshakesView {
+    fn add_assign(&mut self, other: &Self) {
+        let length = self.buckets.len().max(other.buckets.len());
+        let at = |buckets: &[u64], index: usize| buckets.get(index).copied().unwrap_or(0);
+        let sums = (0..length).map(|index| at(&self.buckets, index) + at(&other.buckets, index));
+        *self = Self::of(sums.collect());
+    }
 }
 
 /// The traffic of clients to one service port in one family.
@@ -109,6 +192,8 @@ pub struct BackendView {
     pub hint: u32,
     /// Services with a slot of this backend, as `namespace/name:port`, sorted.
     pub services: Vec<String>,
+    /// Connections, and exchanges of datagrams, that this node translated.
+    pub connections: ConnectionsView,
 }
 
 /// One direction of a connection.
@@ -240,4 +325,33 @@ pub struct MapView {
     pub entries: u32,
     /// Entries in use; none for maps that would have to be counted one by one.
     pub used: Option<u32>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_the_ends_of_buckets() {
+        let view = HandshakesView::of(vec![0, 98, 0, 1, 1]);
+        assert_eq!((view.count, view.p50_microseconds, view.p99_microseconds), (100, Some(128), Some(512)));
+        let none = HandshakesView::of(vec![0; 16]);
+        assert_eq!((none.count, none.p50_microseconds), (0, None));
+        let mut sum = HandshakesView::default();
+        sum += &view;
+        sum += &none;
+        assert_eq!((sum.count, sum.p99_microseconds, sum.buckets.len()), (100, Some(512), 16));
+    }
+
+    #[test]
+    fn a_connection_that_is_still_new_is_not_unanswered() {
+        let view =
+            ConnectionsView { opened: 10, established: 6, refused: 2, pending: 1, ..Default::default() };
+        assert_eq!(view.unanswered(), 1);
+        assert_eq!(
+            ConnectionsView { established: 20, ..view }.unanswered(),
+            0,
+            "the counts are read in turn"
+        );
+    }
 }

@@ -3,6 +3,7 @@
 use proxy_common::affinity::{Affinity, AffinityKey};
 use proxy_common::backend::Backend;
 use proxy_common::config::{AGENT_WORDS, PORT_GROUP, PORT_GROUPS};
+use proxy_common::event::{Monitor, Recording};
 use proxy_common::flow::FlowKey;
 use proxy_common::fragment::{FragmentKey, Held, HeldKey};
 use proxy_common::frontend::{Frontend, FrontendKey};
@@ -52,6 +53,9 @@ impl Bed {
             self.set::<Hop<Addr4>>("HOPS4", id, Hop::default());
             self.set::<Hop<Addr6>>("HOPS6", id, Hop::default());
         }
+        // What a CPU recorded within this second would count against the next test.
+        self.set_per_cpu::<Recording>("RECORDING", 0, Recording::default());
+        self.set::<Monitor>("MONITOR", 0, Monitor::default());
         (0..AGENT_WORDS).for_each(|index| self.set_agent_word(index, 0));
         for group in 0..PORT_GROUPS {
             self.set::<[u8; PORT_GROUP as usize]>("SERVED_PORTS", group, [0; PORT_GROUP as usize]);

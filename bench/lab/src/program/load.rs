@@ -6,11 +6,11 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
+use anyhow::Context;
 use aya::maps::ProgramArray;
 use aya::programs::{ProgramFd, SchedClassifier, Xdp};
 use aya::util::KernelVersion;
 use aya::{Ebpf, EbpfLoader};
-use anyhow::Context;
 use ipnet::{Ipv4Net, Ipv6Net};
 use proxy_common::config::{
     AGENT_HEARTBEAT, DEFAULT_MARK, DEFAULT_SNAT_PORTS, SHARE_ALONE, TAKES_FOU, TAKES_IPIP, global,
@@ -372,8 +372,12 @@ fn cpus() -> u32 {
     aya::util::nr_cpus().ok().and_then(|cpus| u32::try_from(cpus).ok()).expect("a number of CPUs")
 }
 
-/// `CLOCK_MONOTONIC_COARSE` in seconds, the programs' clock.
-pub(super) fn monotonic_seconds() -> u64 {
+/// Returns `CLOCK_MONOTONIC_COARSE` in seconds, the programs' clock.
+///
+/// # Panics
+/// If there is no such clock.
+#[must_use]
+pub fn monotonic_seconds() -> u64 {
     let now =
         nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC_COARSE).expect("a monotonic clock");
     u64::try_from(now.tv_sec()).expect("a clock that runs forward")

@@ -21,6 +21,7 @@
 
 mod clear;
 mod context;
+mod figures;
 mod fixture;
 mod flows;
 mod frontend_index;
@@ -35,7 +36,7 @@ mod verified;
 pub use context::TestContext;
 pub use fixture::{NEXT_HOP_MAC, known_hop, resolved_way};
 pub use flows::{FlowEntry, FlowTable};
-pub use load::{Bed, BedBuilder, Sizes, object_path};
+pub use load::{Bed, BedBuilder, Sizes, monotonic_seconds, object_path};
 pub use outcome::{Counts, Outcome, Verdict};
 pub use run::{DEVICE, Hook, Ingress, RawRun};
 pub use service::{Endpoint, IntoSocketAddr, Service, ServiceBuilder, hash_of, hint_of};

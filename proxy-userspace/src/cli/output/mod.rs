@@ -25,6 +25,7 @@ pub use format::Format;
 pub use list::{Column, Group, List, Row};
 pub use style::Style;
 pub use table::{Table, age, mark, owners, ranges, some_of};
+pub use watch::is_closed_within;
 
 /// The version of all JSON documents.
 pub const API_VERSION: &str = "millrace.dev/v1alpha1";

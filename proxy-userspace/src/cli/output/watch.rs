@@ -31,7 +31,7 @@ pub fn run(interval: Duration, text: impl Fn() -> Result<String, CliError>) -> R
 
 /// Waits for the time. Returns early, and `true`, if the reader of the pipe has closed it: poll(2) tells so by
 /// POLLERR, without a write.
-fn is_closed_within(out: BorrowedFd<'_>, time: Duration) -> bool {
+pub fn is_closed_within(out: BorrowedFd<'_>, time: Duration) -> bool {
     let time = PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX);
     let mut out = [PollFd::new(out, PollFlags::empty())];
     // A signal that is handled ends the wait early, which only repeats the reading.

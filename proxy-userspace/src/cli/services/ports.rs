@@ -14,11 +14,19 @@ impl Row for ServicePort {
         Column::new("FORWARD", "forwarding").spare(4),
         Column::new("READY", "ready"),
         Column::new("HERE", "here").spare(2),
-        Column::new("PACKETS", "packets").spare(1),
+        Column::new("PACKETS", "packets").spare(5),
+        Column::new("DROPS", "drops").spare(1),
         Column::new("PROBLEM", "problem"),
         Column::wide("BYTES", "bytes"),
         Column::wide("ALGORITHM", "algorithm"),
         Column::wide("AFFINITY", "affinity_seconds"),
+        Column::wide("OPENED", "opened"),
+        Column::wide("ACTIVE", "active"),
+        Column::wide("REFUSED", "refused"),
+        Column::wide("UNANSWERED", "unanswered"),
+        Column::wide("RESET", "reset"),
+        Column::wide("P50", "p50"),
+        Column::wide("P99", "p99"),
         Column::wide("BACKENDS", "backends"),
     ];
 
@@ -35,10 +43,18 @@ impl Row for ServicePort {
             self.ready.to_string(),
             self.here.to_string(),
             self.packets.to_string(),
+            self.drops().to_string(),
             self.problem.unwrap_or_default().to_owned(),
             self.bytes.to_string(),
             self.algorithm.clone(),
             if self.affinity_seconds == 0 { String::new() } else { format!("{}s", self.affinity_seconds) },
+            self.connections.opened.to_string(),
+            self.connections.active.to_string(),
+            self.connections.refused.to_string(),
+            self.unanswered.map(|count| count.to_string()).unwrap_or_default(),
+            self.connections.reset.to_string(),
+            time(self.handshakes.p50_microseconds),
+            time(self.handshakes.p99_microseconds),
             all(&self.backends),
         ]
     }
@@ -53,6 +69,12 @@ fn port(service: &ServicePort) -> String {
     let numbers = if service.ports.is_empty() { &service.node_ports } else { &service.ports };
     let number = format!("{}/{}", some_of(numbers), service.protocol);
     if service.port.is_empty() { number } else { format!("{} {number}", service.port) }
+}
+
+/// Returns the end of a bucket of times, in the unit of `ping`.
+fn time(microseconds: Option<u64>) -> String {
+    let text = |time: u64| format!("<{}.{:02} ms", time / 1000, time % 1000 / 10);
+    microseconds.map(text).unwrap_or_default()
 }
 
 /// NodePorts stand for every address of the node that serves them.
@@ -77,7 +99,7 @@ mod tests {
     fn a_service_port_has_one_row() {
         let [db, web] = shop().try_into().unwrap();
         assert_eq!(
-            web.cells(false)[..11],
+            web.cells(false)[..12],
             [
                 "shop",
                 "web",
@@ -89,6 +111,7 @@ mod tests {
                 "2",
                 "1",
                 "21",
+                "6",
                 ""
             ]
         );

@@ -5,15 +5,17 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
 use aya::Pod;
-use aya::maps::{Array, HashMap, IterableMap, Map, MapData, MapError};
+use aya::maps::{Array, HashMap, IterableMap, Map, MapData, MapError, PerCpuHashMap};
 use proxy_common::affinity::{Affinity, AffinityKey};
 use proxy_common::backend::Backend;
+use proxy_common::figures::{BackendConnections, Connections, DropKey, Handshakes};
 use proxy_common::flow::{Flow, FlowKey};
 use proxy_common::frontend::{Frontend, FrontendKey};
 use proxy_common::hop::Device;
 use proxy_common::name::ServiceName;
 use proxy_common::selection::HintKey;
 use proxy_common::socket::{SocketFrontend, SocketKey};
+use proxy_common::verdict::{Counter, Reason};
 use proxy_common::vip::VipKey;
 use proxy_common::way::{PeerKey, Way};
 use proxy_common::{Addr4, Addr6, Address};
@@ -56,10 +58,55 @@ pub struct Maps {
     pub devices: Table<u32, Device>,
     /// Names of service ids.
     pub names: Table<u32, ServiceName>,
+    /// Figures of Services.
+    pub figures: Figures,
     /// Whether a frontend was written since the index of frontends was filled.
     pub is_index_behind: bool,
     /// Whether a backend that serves no more was written since the last query.
     pub lost_backend: bool,
+}
+
+/// Figures of Services, by service id.
+pub struct Figures {
+    /// Connections by what became of them.
+    pub connections: Vector<Connections>,
+    /// Times to the first answer.
+    pub handshakes: Vector<Handshakes>,
+    /// Dropped packets by reason.
+    pub drops: PerCpuHashMap<MapData, DropKey, Counter>,
+}
+
+impl fmt::Debug for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Figures").finish_non_exhaustive()
+    }
+}
+
+impl Figures {
+    fn open(directory: &Path) -> Result<Self, OpenError> {
+        let (drops, _) = open(directory, "SERVICE_DROPS")?;
+        let failed = |error| OpenError::Map { map: "SERVICE_DROPS".to_owned(), error };
+        Ok(Self {
+            connections: Vector::open(directory, "SERVICE_CONNECTIONS")?,
+            handshakes: Vector::open(directory, "SERVICE_HANDSHAKES")?,
+            drops: Map::from_map_data(drops).and_then(PerCpuHashMap::try_from).map_err(failed)?,
+        })
+    }
+
+    /// Forgets the figures of the Service that had an id before.
+    pub fn begin(&mut self, service: u32) -> Result<(), String> {
+        self.connections.set(service, &Connections::default())?;
+        self.handshakes.set(service, &Handshakes::default())?;
+        for reason in Reason::ALL {
+            match self.drops.remove(&DropKey { service, reason: *reason as u32 }) {
+                Err(error) if errno(&error) != Some(libc::ENOENT) => {
+                    return Err(format!("SERVICE_DROPS: {error}"));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The maps of one family.
@@ -71,6 +118,8 @@ pub struct FamilyMaps<A: Address> {
     pub frontend_index: FrontendIndex<A>,
     /// Endpoints by id.
     pub backends: Vector<Backend<A>>,
+    /// Connections of endpoints, by id.
+    pub backend_connections: Vector<BackendConnections>,
     /// Connections.
     pub flows: Table<FlowKey<A>, Flow<A>>,
     /// Connections that the client has not confirmed.
@@ -98,6 +147,7 @@ impl Maps {
                 frontends: Table::open(directory, "FRONTENDS4")?,
                 frontend_index: FrontendIndex::open(directory, "FRONTEND_INDEX4", access)?,
                 backends: Vector::open(directory, "BACKENDS4")?,
+                backend_connections: Vector::open(directory, "BACKEND_CONNECTIONS4")?,
                 flows: Table::open(directory, "FLOWS4")?,
                 flows_new: Table::open(directory, "FLOWS_NEW4")?,
                 node_flows: Table::open(directory, "NODE_FLOWS4")?,
@@ -110,6 +160,7 @@ impl Maps {
                 frontends: Table::open(directory, "FRONTENDS6")?,
                 frontend_index: FrontendIndex::open(directory, "FRONTEND_INDEX6", access)?,
                 backends: Vector::open(directory, "BACKENDS6")?,
+                backend_connections: Vector::open(directory, "BACKEND_CONNECTIONS6")?,
                 flows: Table::open(directory, "FLOWS6")?,
                 flows_new: Table::open(directory, "FLOWS_NEW6")?,
                 node_flows: Table::open(directory, "NODE_FLOWS6")?,
@@ -127,6 +178,7 @@ impl Maps {
             node_ports: mapped(directory, "NODE_PORTS", access)?,
             devices: Table::open(directory, "DEVICES")?,
             names: Table::open(directory, "NAMES")?,
+            figures: Figures::open(directory)?,
             is_index_behind: true,
             lost_backend: false,
         })

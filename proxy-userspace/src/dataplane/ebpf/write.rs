@@ -35,7 +35,10 @@ impl Kernel for Maps {
                 .store(*id, entry.0)
                 .then_some(())
                 .ok_or_else(|| format!("SERVICES ends before {id}")),
-            Change::Name(id, name) => self.names.insert(id, name),
+            Change::Name(id, name) => {
+                self.figures.begin(*id)?;
+                self.names.insert(id, name)
+            }
             Change::Hint(key, reference) => self.hints.insert(key, &reference.0),
             Change::RemoveHint(key) => self.hints.remove(key),
             Change::Peer(address, bits) => self.write_peer(*address, *bits),

@@ -1,6 +1,8 @@
 //! The pinned maps, read only. The command line and tests use them, whether an agent runs or not.
 
+mod figures;
 mod flows;
+mod recorder;
 mod services;
 mod status;
 mod traffic;
@@ -18,9 +20,10 @@ use super::map;
 use super::mapped::Access;
 use super::maps::Maps;
 pub use millrace_views::{
-    AttachedView, BackendView, CounterView, FailuresView, FlowView, FrontendView, MapView, ServiceView,
-    StatusView, TrafficView, WayView,
+    AttachedView, BackendView, ConnectionsView, CounterView, FailuresView, FlowView, FrontendView,
+    HandshakesView, MapView, ServiceView, StatusView, TrafficView, WayView,
 };
+pub use recorder::{Recorded, Recorder};
 
 /// The reasons for a failed reading of the pinned maps.
 #[derive(Debug, thiserror::Error)]

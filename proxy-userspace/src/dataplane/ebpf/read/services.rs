@@ -17,12 +17,13 @@ use proxy_common::frontend::{
 use proxy_common::selection::{BackendRef, SERVICE_ELSEWHERE, SERVICE_MAGLEV, ServiceEntry, Slot};
 use proxy_common::way::WAY_VALID;
 
+use super::figures::Counted;
 use super::{PinnedMaps, ReadError, total};
 use crate::dataplane::ebpf::convert::{frontend_at, socket};
 use crate::dataplane::ebpf::error::OpenError;
 use crate::dataplane::ebpf::maps::FamilyMaps;
 use crate::dataplane::ebpf::plan::FrontendAt;
-use millrace_views::{BackendView, FrontendView, ServiceView};
+use millrace_views::{BackendView, ConnectionsView, FrontendView, ServiceView};
 
 /// The parts of a text in NAMES.
 pub(super) struct ServiceText {
@@ -47,13 +48,14 @@ impl PinnedMaps {
         let mut leading = Leading { ranges: self.source_ranges()?, ..Leading::default() };
         self.maps.of4.frontends.for_each(|key, value| leading.add(&frontend_at(&key), &value))?;
         self.maps.of6.frontends.for_each(|key, value| leading.add(&frontend_at(&key), &value))?;
+        let counted = self.counted()?;
         let mut services = Vec::new();
         for (id, text) in self.names()? {
             let frontends: Vec<_> = leading.frontends.remove(&id).into_iter().flatten().collect();
             if frontends.is_empty() && !leading.cluster.contains(&id) {
                 continue;
             }
-            services.push(self.service(id, text, frontends)?);
+            services.push(self.service(id, text, frontends, &counted)?);
         }
         let key = |view: &ServiceView| {
             [&view.namespace, &view.name, &view.port, &view.family, &view.list].map(String::clone)
@@ -67,6 +69,7 @@ impl PinnedMaps {
         id: u32,
         text: ServiceText,
         frontends: Vec<FrontendView>,
+        counted: &Counted,
     ) -> Result<ServiceView, ReadError> {
         let entry = ServiceEntry(self.maps.services.load(id));
         let owners: BTreeSet<BackendRef> = self.owners(entry).collect();
@@ -92,6 +95,9 @@ impl PinnedMaps {
             backends: backends.into_keys().collect(),
             packets: counter.packets,
             bytes: counter.bytes,
+            dropped: counted.dropped(id),
+            connections: self.service_connections(id, counted),
+            handshakes: self.handshakes(id),
         })
     }
 
@@ -110,9 +116,9 @@ impl PinnedMaps {
                 services.entry((text.family == "IPv6", owner)).or_default().insert(text.label());
             }
         }
-        let mut views = Vec::new();
-        self.family_backends(&self.maps.of4, &mut views, |id| services.get(&(false, id)))?;
-        self.family_backends(&self.maps.of6, &mut views, |id| services.get(&(true, id)))?;
+        let (mut views, counted) = (Vec::new(), self.counted()?);
+        self.family_backends(&self.maps.of4, &mut views, &counted, |id| services.get(&(false, id)))?;
+        self.family_backends(&self.maps.of6, &mut views, &counted, |id| services.get(&(true, id)))?;
         views.sort_by_key(|view| (view.address, view.id));
         Ok(views)
     }
@@ -121,12 +127,15 @@ impl PinnedMaps {
         &self,
         maps: &FamilyMaps<A>,
         views: &mut Vec<BackendView>,
+        counted: &Counted,
         services: impl Fn(u32) -> Option<&'a BTreeSet<String>>,
     ) -> Result<(), OpenError> {
         for (id, backend) in maps.backends.all()? {
             if id != 0 && backend.address != A::default() {
                 let services = services(id).into_iter().flatten().cloned().collect();
-                views.push(self.backend(id, &backend, services));
+                let reference = BackendRef::new(id, backend.generation);
+                let connections = counted.backend(maps, reference);
+                views.push(BackendView { connections, ..self.backend(id, &backend, services) });
             }
         }
         Ok(())
@@ -147,6 +156,7 @@ impl PinnedMaps {
             node: way.map(|way| unmapped(way.target)),
             hint: backend.hint,
             services,
+            connections: ConnectionsView::default(),
         }
     }
 

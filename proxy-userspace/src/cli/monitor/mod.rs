@@ -1,0 +1,256 @@
+//! `millrace monitor`: events as the programs record them.
+
+mod decode;
+mod row;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use clap::Args;
+use ipnet::IpNet;
+use nix::time::{ClockId, clock_gettime};
+use proxy_common::event::{EventKind, Monitor, USUAL_RATE};
+use proxy_common::verdict::Reason;
+
+use super::error::CliError;
+use super::output::{is_closed_within, note, write_out};
+use super::place::Place;
+use super::select::{SelectArgs, Selector};
+use super::service_port::ServicePort;
+use crate::config::Refused;
+use crate::dataplane::ebpf::read::{PinnedMaps, Recorder};
+use row::{Clock, EventRow};
+
+/// Time between two readings. A CPU keeps 256 events.
+const INTERVAL: Duration = Duration::from_millis(100);
+/// Seconds for which a wish holds: a killed command leaves nothing behind.
+const HOLDS: u32 = 3;
+
+/// Arguments of `millrace monitor`.
+#[derive(Args, Clone, Debug)]
+pub struct MonitorArgs {
+    #[command(flatten)]
+    select: SelectArgs,
+    /// Kinds of events: drop, opened, established, refused, reset
+    #[arg(long, value_name = "KIND", value_delimiter = ',', default_value = "drop,refused,reset", value_parser = kind)]
+    r#type: Vec<EventKind>,
+    /// Reasons of drops, such as no_endpoint; all without it
+    #[arg(long, value_name = "REASON", value_delimiter = ',', value_parser = reason)]
+    reason: Vec<Reason>,
+    /// Clients in this prefix
+    #[arg(long, value_name = "CIDR", value_parser = super::argument::prefix)]
+    client: Option<IpNet>,
+    /// Events a second that each CPU records at most
+    #[arg(long, value_name = "EVENTS", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    rate: u32,
+    /// Show the last events of the past, and end. Nobody needs to have watched: the programs always record some drops
+    #[arg(long, value_name = "EVENTS", num_args = 0..=1, default_missing_value = "20")]
+    last: Option<usize>,
+    /// End after so many events
+    #[arg(long, value_name = "EVENTS", conflicts_with = "last")]
+    count: Option<usize>,
+    /// Format: table or jsonl
+    #[arg(short, long, value_name = "FORMAT", default_value = "table", value_parser = format)]
+    output: Form,
+    #[command(flatten)]
+    place: Place,
+}
+
+/// The form of the events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Table,
+    Jsonl,
+}
+
+fn kind(text: &str) -> Result<EventKind, Refused> {
+    let found = EventKind::ALL.into_iter().find(|kind| kind.name() == text);
+    found.ok_or_else(|| Refused::new(text, "drop, opened, established, refused or reset"))
+}
+
+fn reason(text: &str) -> Result<Reason, Refused> {
+    let drops = || Reason::ALL.iter().copied().filter(|reason| reason.is_drop());
+    drops().find(|reason| reason.name() == text).ok_or_else(|| {
+        let names: Vec<&str> = drops().map(Reason::name).collect();
+        Refused::new(text, &names.join(", "))
+    })
+}
+
+fn format(text: &str) -> Result<Form, Refused> {
+    match text {
+        "table" => Ok(Form::Table),
+        "jsonl" => Ok(Form::Jsonl),
+        _ => Err(Refused::new(text, "table or jsonl")),
+    }
+}
+
+/// Prints events until interrupted.
+pub fn run(args: &MonitorArgs) -> Result<(), CliError> {
+    let maps = args.place.maps()?;
+    let mut watch = Watch::start(args, &maps)?;
+    if let Some(last) = args.last {
+        return watch.show_last(&maps, last);
+    }
+    let (mut shown, mut renewed) = (0, 0);
+    loop {
+        let now = monotonic_seconds();
+        if renewed != now {
+            watch.recorder.want(args.wish(now), now)?;
+            renewed = now;
+        }
+        shown += watch.show(&maps, args.count.map(|count| count.saturating_sub(shown)))?;
+        let is_enough = args.count.is_some_and(|count| shown >= count);
+        if is_enough || is_closed_within(io::stdout().as_fd(), INTERVAL) {
+            return Ok(());
+        }
+    }
+}
+
+impl MonitorArgs {
+    fn wish(&self, now: u32) -> Monitor {
+        let reasons =
+            self.reason.iter().map(|reason| 1_u64 << *reason as u32).reduce(|one, other| one | other);
+        Monitor {
+            reasons: reasons.unwrap_or(u64::MAX),
+            kinds: self.r#type.iter().map(|kind| kind.bit()).fold(0, |one, other| one | other),
+            rate: self.rate.max(USUAL_RATE),
+            service: 0,
+            until: now + HOLDS,
+        }
+    }
+}
+
+/// A watching command.
+struct Watch<'a> {
+    args: &'a MonitorArgs,
+    recorder: Recorder,
+    /// The Service ports that are meant; none for all.
+    wanted: Option<Vec<String>>,
+    labels: BTreeMap<u32, String>,
+    clock: Clock,
+    has_header: bool,
+}
+
+impl<'a> Watch<'a> {
+    fn start(args: &'a MonitorArgs, maps: &PinnedMaps) -> Result<Self, CliError> {
+        let wanted = if args.select.is_all() {
+            None
+        } else {
+            // An address of a client, a frontend or an endpoint may be without a Service.
+            let is_known = |selector: &Selector| !selector.is_name();
+            let ports = args.select.choose(ServicePort::join(maps.services()?), is_known)?;
+            Some(ports.iter().map(ServicePort::label).collect())
+        };
+        Ok(Self {
+            args,
+            recorder: Recorder::open(maps, args.last.is_some())?,
+            wanted,
+            labels: maps.service_labels()?,
+            clock: Clock::now(),
+            has_header: false,
+        })
+    }
+
+    /// Shows the last events of the past.
+    fn show_last(&mut self, maps: &PinnedMaps, last: usize) -> Result<(), CliError> {
+        let rows = self.rows(maps)?.0;
+        let first = rows.len().saturating_sub(last);
+        self.write(rows.get(first..).unwrap_or_default())
+    }
+
+    /// Shows the new events, at most so many, and returns their number.
+    fn show(&mut self, maps: &PinnedMaps, most: Option<usize>) -> Result<usize, CliError> {
+        let (mut rows, missed) = self.rows(maps)?;
+        rows.truncate(most.unwrap_or(usize::MAX));
+        self.write(&rows)?;
+        if missed > 0 {
+            note(&format!("{missed} events left out: more than --rate, or than a CPU keeps"));
+        }
+        Ok(rows.len())
+    }
+
+    fn rows(&mut self, maps: &PinnedMaps) -> Result<(Vec<EventRow>, u64), CliError> {
+        let recorded = self.recorder.read()?;
+        if recorded.events.iter().any(|event| event.service != 0 && !self.labels.contains_key(&event.service))
+        {
+            self.labels = maps.service_labels()?;
+        }
+        let row = |event| {
+            EventRow::of(event, &self.labels, &self.clock, |reference, is_v6| {
+                maps.backend_address(reference, is_v6)
+            })
+        };
+        let rows = recorded.events.iter().map(row).filter(|row| self.keeps(row)).collect();
+        Ok((rows, recorded.missed))
+    }
+
+    /// Whether a row is wanted: another command may watch other events.
+    fn keeps(&self, row: &EventRow) -> bool {
+        let args = self.args;
+        args.r#type.iter().any(|kind| kind.name() == row.kind)
+            && (args.reason.is_empty()
+                || row.kind != "drop"
+                || args.reason.iter().any(|reason| reason.name() == row.reason))
+            && args.client.is_none_or(|net| row.client.is_some_and(|client| net.contains(&client.ip())))
+            && self.wanted.as_ref().is_none_or(|labels| {
+                let places = [row.client, row.frontend, row.backend];
+                labels.contains(&row.service)
+                    || places.into_iter().flatten().any(|place| args.select.is_at(place, &row.protocol))
+            })
+    }
+
+    fn write(&mut self, rows: &[EventRow]) -> Result<(), CliError> {
+        let mut text = String::new();
+        if self.args.output == Form::Table && !self.has_header {
+            text.push_str(row::HEADER);
+            self.has_header = true;
+        }
+        for row in rows {
+            match self.args.output {
+                Form::Table => text.push_str(&row.line()),
+                Form::Jsonl => {
+                    text.push_str(&serde_json::to_string(row)?);
+                    text.push('\n');
+                }
+            }
+        }
+        Ok(write_out(&text)?)
+    }
+}
+
+fn monotonic_seconds() -> u32 {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(|time| time.tv_sec()).unwrap_or(0);
+    u32::try_from(now).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::argument::parsed;
+
+    #[test]
+    fn kinds_and_reasons_become_bits_and_the_wish_ends_by_itself() {
+        let args: MonitorArgs = parsed("--type drop,opened --reason no_endpoint,no_way --rate 50");
+        let wish = args.wish(100);
+        assert_eq!(wish.kinds, 0b11);
+        assert_eq!(wish.reasons, 1 << Reason::NoEndpoint as u32 | 1 << Reason::NoWay as u32);
+        assert_eq!((wish.rate, wish.until), (50, 103));
+        let args: MonitorArgs = parsed("");
+        assert_eq!(args.wish(0).reasons, u64::MAX);
+    }
+
+    #[test]
+    fn a_wrong_kind_or_reason_names_those_there_are() {
+        assert_eq!(
+            kind("drops").unwrap_err().to_string(),
+            "\"drops\" is not accepted; takes drop, opened, established, refused or reset"
+        );
+        let text = reason("served_local").unwrap_err().to_string();
+        assert!(
+            text.starts_with("\"served_local\" is not accepted; takes no_endpoint, no_local_endpoint"),
+            "{text}"
+        );
+    }
+}

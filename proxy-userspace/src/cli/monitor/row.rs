@@ -1,0 +1,246 @@
+//! An event as it is shown.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use jiff::{Timestamp, Unit};
+use nix::net::if_::if_indextoname;
+use nix::time::{ClockId, clock_gettime};
+use proxy_common::addr::unmapped;
+use proxy_common::event::{Event, SOCKET};
+use proxy_common::selection::BackendRef;
+use proxy_common::verdict::Program;
+use serde::Serialize;
+
+use super::decode::{Headers, headers, protocol_name};
+
+/// The first line of the table.
+pub const HEADER: &str =
+    "TIME          WHAT         SERVICE                FROM                   TO                     WHY\n";
+
+/// An event.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct EventRow {
+    /// Time, RFC 3339.
+    pub time: Timestamp,
+    /// `drop`, `opened`, `established`, `refused` or `reset`.
+    #[serde(rename = "type")]
+    pub kind: &'static str,
+    /// `namespace/name:port`; empty if the programs did not get that far.
+    pub service: String,
+    /// `TCP`, `UDP`, `SCTP`, or the protocol's number.
+    pub protocol: String,
+    /// The client, or the sender of a dropped packet; none for a socket that is refused.
+    pub client: Option<SocketAddr>,
+    /// The frontend, or the destination of a dropped packet.
+    pub frontend: Option<SocketAddr>,
+    /// The backend.
+    pub backend: Option<SocketAddr>,
+    /// The reason of a drop; empty for other events.
+    pub reason: &'static str,
+    /// The program that dropped a packet, or `socket`; empty for other events.
+    pub program: &'static str,
+    /// The device of a dropped packet.
+    pub device: String,
+    /// Bytes of the frame; 0 for other events.
+    pub length: u32,
+}
+
+impl EventRow {
+    /// Returns the row of an event. `backend` finds the address of a reference in a family.
+    pub fn of(
+        event: &Event,
+        labels: &BTreeMap<u32, String>,
+        clock: &Clock,
+        backend: impl Fn(BackendRef, bool) -> Option<SocketAddr>,
+    ) -> Self {
+        let headers = tuple(event);
+        let is_v6 = headers.destination.is_some_and(|address| address.is_ipv6());
+        let is_drop = event.captured != 0 || event.program != 0 || event.reason != 0;
+        Self {
+            time: clock.time(event.at),
+            kind: event.kind().map_or("unknown", |kind| kind.name()),
+            service: labels.get(&event.service).cloned().unwrap_or_default(),
+            protocol: headers.protocol.map(protocol_name).unwrap_or_default(),
+            client: headers.source,
+            frontend: headers.destination,
+            backend: Some(BackendRef(event.backend))
+                .filter(|reference| !reference.is_none())
+                .and_then(|reference| backend(reference, is_v6)),
+            reason: event.reason().filter(|_| is_drop).map_or("", |reason| reason.name()),
+            program: if is_drop { program(event.program) } else { "" },
+            device: device(event.device),
+            length: event.length,
+        }
+    }
+
+    /// Returns the line of the table.
+    pub fn line(&self) -> String {
+        let place =
+            |place: Option<SocketAddr>| place.map_or_else(|| "-".to_owned(), |place| place.to_string());
+        let why = match (self.kind, self.backend) {
+            ("drop", _) if self.device.is_empty() => format!("{} ({})", self.reason, self.program),
+            ("drop", _) => format!("{} ({}, {})", self.reason, self.program, self.device),
+            (_, Some(backend)) => format!("backend {backend}"),
+            _ => String::new(),
+        };
+        let time = self.time.round(Unit::Millisecond).unwrap_or(self.time);
+        format!(
+            "{:<13} {:<12} {:<22} {:<22} {:<22} {why}\n",
+            time.strftime("%H:%M:%S.%3f").to_string(),
+            self.kind,
+            if self.service.is_empty() { "-" } else { &self.service },
+            place(self.client),
+            format!("{}/{}", place(self.frontend), self.protocol.to_lowercase()),
+        )
+    }
+}
+
+/// Returns the addresses of an event: those of the frame if there is one.
+fn tuple(event: &Event) -> Headers {
+    if event.captured != 0 {
+        let bytes: Vec<u8> = event.frame.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let frame = bytes.get(..usize::from(event.captured)).unwrap_or_default();
+        return headers(frame, event.is_bare != 0);
+    }
+    let place = |words: [u32; 4], port: u16| -> Option<SocketAddr> {
+        let address: IpAddr = unmapped(words);
+        (words != [0; 4]).then(|| SocketAddr::new(address, u16::from_be(port)))
+    };
+    Headers {
+        source: place(event.source, event.source_port),
+        destination: place(event.destination, event.destination_port),
+        protocol: (event.protocol != 0).then_some(event.protocol),
+    }
+}
+
+fn program(number: u8) -> &'static str {
+    if number == SOCKET {
+        return "socket";
+    }
+    Program::ALL.iter().find(|program| **program as u8 == number).map_or("unknown", |program| program.name())
+}
+
+/// Returns the name of a device, or its index if it is gone or in another network namespace.
+fn device(index: u32) -> String {
+    if index == 0 {
+        return String::new();
+    }
+    if_indextoname(index).ok().and_then(|name| name.into_string().ok()).unwrap_or_else(|| index.to_string())
+}
+
+/// The difference between the programs' clock and the calendar.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    monotonic: i64,
+    calendar: Timestamp,
+}
+
+impl Clock {
+    /// Reads both clocks.
+    pub fn now() -> Self {
+        let time = clock_gettime(ClockId::CLOCK_MONOTONIC);
+        let monotonic = time.map_or(0, |time| time.tv_sec() * 1_000_000_000 + time.tv_nsec());
+        Self { monotonic, calendar: Timestamp::now() }
+    }
+
+    fn time(&self, at: u64) -> Timestamp {
+        let ago = self.monotonic.saturating_sub(i64::try_from(at).unwrap_or(i64::MAX));
+        self.calendar.checked_sub(jiff::SignedDuration::from_nanos(ago)).unwrap_or(self.calendar)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proxy_common::event::{CAPTURED_WORDS, EventKind};
+    use proxy_common::verdict::Reason;
+
+    use super::*;
+
+    fn clock() -> Clock {
+        Clock { monotonic: 5_000_000_000, calendar: "2026-01-02T03:04:05Z".parse().unwrap() }
+    }
+
+    fn row(event: &Event) -> EventRow {
+        let labels = BTreeMap::from([(7, "shop/web:http".to_owned())]);
+        let backend = |reference: BackendRef, is_v6: bool| {
+            (reference.id() == 3 && !is_v6).then(|| "10.1.0.1:8080".parse().unwrap())
+        };
+        EventRow::of(event, &labels, &clock(), backend)
+    }
+
+    fn mapped(address: [u8; 4]) -> [u32; 4] {
+        [0, 0, 0xffff_u32.to_be(), u32::from_ne_bytes(address)]
+    }
+
+    #[test]
+    fn an_event_of_a_connection_shows_its_tuple_and_its_backend() {
+        let event = Event {
+            at: 3_500_000_000,
+            service: 7,
+            backend: BackendRef::new(3, 1).0,
+            source: mapped([198, 51, 100, 7]),
+            destination: mapped([192, 0, 2, 10]),
+            source_port: 40000_u16.to_be(),
+            destination_port: 80_u16.to_be(),
+            protocol: 6,
+            kind: EventKind::Refused as u8,
+            ..Event::default()
+        };
+        assert_eq!(
+            row(&event).line(),
+            "03:04:03.500  refused      shop/web:http          198.51.100.7:40000     192.0.2.10:80/tcp      \
+             backend 10.1.0.1:8080\n"
+        );
+    }
+
+    #[test]
+    fn a_drop_shows_the_frames_tuple_and_the_reason() {
+        let builder = etherparse::PacketBuilder::ethernet2([2; 6], [4; 6])
+            .ipv4([198, 51, 100, 7], [192, 0, 2, 12], 64)
+            .tcp(41000, 80, 1, 1000);
+        let mut bytes = Vec::new();
+        builder.write(&mut bytes, &[]).unwrap();
+        let captured = u16::try_from(bytes.len()).unwrap();
+        bytes.resize(CAPTURED_WORDS * 8, 0);
+        let mut event = Event {
+            at: 5_000_000_000,
+            length: 60,
+            captured,
+            kind: EventKind::Drop as u8,
+            reason: Reason::NoLocalEndpoint as u8,
+            program: Program::TcIngress as u8,
+            ..Event::default()
+        };
+        for (word, bytes) in event.frame.iter_mut().zip(bytes.chunks_exact(8)) {
+            *word = u64::from_ne_bytes(bytes.try_into().unwrap());
+        }
+        let row = row(&event);
+        assert_eq!(row.client, Some("198.51.100.7:41000".parse().unwrap()));
+        assert!(
+            row.line().ends_with("192.0.2.12:80/tcp      no_local_endpoint (tc_ingress)\n"),
+            "{}",
+            row.line()
+        );
+        assert!(row.line().contains(" - "), "no Service is known: {}", row.line());
+    }
+
+    #[test]
+    fn a_refused_socket_has_no_client() {
+        let event = Event {
+            destination: mapped([10, 96, 0, 9]),
+            destination_port: 443_u16.to_be(),
+            protocol: 6,
+            program: SOCKET,
+            reason: Reason::NoEndpoint as u8,
+            ..Event::default()
+        };
+        let row = row(&event);
+        assert_eq!((row.client, row.program, row.reason), (None, "socket", "no_endpoint"));
+        assert!(
+            row.line().ends_with("-                      10.96.0.9:443/tcp      no_endpoint (socket)\n"),
+            "{}",
+            row.line()
+        );
+    }
+}
