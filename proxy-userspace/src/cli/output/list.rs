@@ -22,12 +22,14 @@ pub struct Column {
     is_wide: bool,
     /// Left out where the terminal is too narrow for all columns, the highest number first; 0 = never.
     spare: u8,
+    /// Goes on in further lines instead of being shortened.
+    is_wrapped: bool,
 }
 
 impl Column {
     /// Returns a column.
     pub const fn new(title: &'static str, key: &'static str) -> Self {
-        Self { title, key, is_wide: false, spare: 0 }
+        Self { title, key, is_wide: false, spare: 0, is_wrapped: false }
     }
 
     /// Returns the column, which a narrow terminal leaves out. That with the highest number goes first.
@@ -35,9 +37,14 @@ impl Column {
         Self { spare, ..self }
     }
 
+    /// Returns the column, whose cells go on in further lines where the terminal is too narrow.
+    pub const fn wrapped(self) -> Self {
+        Self { is_wrapped: true, ..self }
+    }
+
     /// Returns a column of `-o wide`.
     pub const fn wide(title: &'static str, key: &'static str) -> Self {
-        Self { title, key, is_wide: true, spare: 0 }
+        Self { is_wide: true, ..Self::new(title, key) }
     }
 }
 
@@ -70,12 +77,19 @@ struct Item {
 impl Group {
     /// Returns the group of these objects. Each says in JSON which mode serves it: `ebpf` or `ipvs`.
     pub fn of<R: Row>(mode: &'static str, rows: &[R], is_wide: bool) -> Result<Self, CliError> {
-        let item = |row: &R| {
-            let mut value = serde_json::to_value(row)?;
-            if let Value::Object(fields) = &mut value {
+        let mut group = Self::of_node(rows, is_wide)?;
+        for item in &mut group.items {
+            if let Value::Object(fields) = &mut item.value {
                 fields.insert("mode".to_owned(), mode.into());
             }
-            Ok(Item { value, cells: row.cells(is_wide), name: row.name() })
+        }
+        Ok(group)
+    }
+
+    /// Returns the group of objects that belong to no mode.
+    pub fn of_node<R: Row>(rows: &[R], is_wide: bool) -> Result<Self, CliError> {
+        let item = |row: &R| {
+            Ok(Item { value: serde_json::to_value(row)?, cells: row.cells(is_wide), name: row.name() })
         };
         let items: Result<_, serde_json::Error> = rows.iter().map(item).collect();
         Ok(Self { columns: R::COLUMNS, items: items? })
@@ -86,6 +100,7 @@ impl Group {
         let shown = || self.columns.iter().filter(is_shown);
         let mut table = Table::titled(shown().map(|column| column.title.to_owned()).collect());
         table.leave_out(shown().map(|column| column.spare).collect());
+        table.wrap(shown().position(|column| column.is_wrapped));
         for item in &self.items {
             let cells = self.columns.iter().zip(&item.cells).filter(|(column, _)| is_shown(column));
             table.push_all(cells.map(|(_, cell)| cell.clone()).collect());
@@ -116,12 +131,19 @@ impl Group {
 pub struct List {
     kind: &'static str,
     groups: Vec<Group>,
+    /// A line for people below the tables.
+    summary: Option<String>,
 }
 
 impl List {
     /// Returns the list of this kind with the groups of one or both modes.
     pub const fn new(kind: &'static str, groups: Vec<Group>) -> Self {
-        Self { kind, groups }
+        Self { kind, groups, summary: None }
+    }
+
+    /// Returns the list with a line for people below its tables.
+    pub fn with_summary(self, summary: String) -> Self {
+        Self { summary: Some(summary), ..self }
     }
 
     /// Sorts each group that has the column; a column with `-` before it downwards. Fails with the known
@@ -160,7 +182,8 @@ impl List {
 
     fn tables(&self, is_wide: bool, no_headers: bool, width: Option<usize>) -> String {
         let tables = self.groups.iter().map(|group| group.table(is_wide).text(no_headers, width));
-        tables.collect::<Vec<_>>().join("\n")
+        let summary = self.summary.iter().map(|summary| format!("{summary}\n"));
+        tables.collect::<Vec<_>>().join("\n") + &summary.collect::<String>()
     }
 }
 

@@ -100,11 +100,17 @@ impl OutputArgs {
         document.render(&self.style(&|| place.node()))
     }
 
+    /// Writes a list in its own order.
+    pub fn list(&self, place: &Place, list: &List) -> Result<(), CliError> {
+        Ok(write_out(&list.render(&self.style(&|| place.node()))?)?)
+    }
+
     fn style<'a>(&'a self, node: &'a dyn Fn() -> String) -> Style<'a> {
         Style { format: &self.output, no_headers: self.no_headers, width: width(), node }
     }
 
-    fn is_wide(&self) -> bool {
+    /// Whether no cell is to be shortened.
+    pub fn is_wide(&self) -> bool {
         self.output == Format::Wide
     }
 }

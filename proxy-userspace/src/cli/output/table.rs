@@ -17,6 +17,8 @@ pub struct Table {
     rows: Vec<Vec<String>>,
     /// The order in which columns are left out on a narrow terminal, the highest number first; 0 = never.
     spare: Vec<u8>,
+    /// The column whose cells go on in further lines, where the others are shortened.
+    wrapped: Option<usize>,
 }
 
 impl Table {
@@ -27,7 +29,7 @@ impl Table {
 
     /// Returns a table without rows, with titles of the user's.
     pub const fn titled(header: Vec<String>) -> Self {
-        Self { header, rows: Vec::new(), spare: Vec::new() }
+        Self { header, rows: Vec::new(), spare: Vec::new(), wrapped: None }
     }
 
     /// Adds a row.
@@ -45,6 +47,12 @@ impl Table {
         self.spare = spare;
     }
 
+    /// Says which column goes on in further lines instead of being shortened. A line end in its cells begins one
+    /// at any width.
+    pub fn wrap(&mut self, column: Option<usize>) {
+        self.wrapped = column;
+    }
+
     /// Returns the text. With a width, spare columns are left out and the widest ones shortened until the rows
     /// fit.
     pub fn text(&self, no_headers: bool, width: Option<usize>) -> String {
@@ -54,15 +62,57 @@ impl Table {
         for row in &rows {
             widths.resize(widths.len().max(row.len()), 1);
             for (width, cell) in widths.iter_mut().zip(*row) {
-                *width = (*width).max(cell.chars().count());
+                let longest = cell.lines().map(|line| line.chars().count()).max().unwrap_or(0);
+                *width = (*width).max(longest);
             }
         }
         if let Some(width) = width {
             leave_out(&mut widths, &self.spare, width);
             fit(&mut widths, width);
         }
-        rows.iter().map(|row| line(row, &widths) + "\n").collect()
+        rows.iter().flat_map(|row| self.lines(row, &widths)).collect()
     }
+
+    /// Returns the lines of a row: one, or several for a wrapped cell.
+    fn lines(&self, row: &[String], widths: &[usize]) -> Vec<String> {
+        let Some((column, cell)) = self.wrapped.and_then(|column| Some((column, row.get(column)?))) else {
+            return vec![line(row, widths) + "\n"];
+        };
+        let width = widths.get(column).copied().unwrap_or(NARROWEST);
+        let mut row = row.to_vec();
+        let mut lines = Vec::new();
+        for part in cell.lines().flat_map(|text| broken(text, width)) {
+            if let Some(cell) = row.get_mut(column) {
+                *cell = part;
+            }
+            lines.push(line(&row, widths) + "\n");
+            row.iter_mut().for_each(|cell| " ".clone_into(cell));
+        }
+        lines
+    }
+}
+
+/// Breaks a text into lines at its blanks. A longer word is broken where the line ends.
+fn broken(text: &str, width: usize) -> Vec<String> {
+    let width = width.max(1);
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let mut word: Vec<char> = word.chars().collect();
+        loop {
+            let Some(line) = lines.last_mut() else { return lines };
+            let used = line.chars().count();
+            let blank = usize::from(used > 0);
+            if used + blank + word.len() <= width {
+                line.extend([' '].iter().take(blank).chain(&word));
+                break;
+            }
+            if used == 0 {
+                line.extend(word.drain(..width));
+            }
+            lines.push(String::new());
+        }
+    }
+    lines
 }
 
 /// Sets the width of spare columns to 0 until the others fit, each shortened to [`READABLE`] at most.
@@ -184,6 +234,19 @@ mod tests {
         assert_eq!(table.text(true, Some(38)), "shop/web  Cluster  NoEndpoints\n");
         assert_eq!(table.text(false, Some(25)), "NAME      PROBLEM\nshop/web  NoEndpoints\n");
         assert_eq!(table.text(true, Some(20)), "shop/web  NoEndpoin~\n");
+    }
+
+    #[test]
+    fn a_wrapped_column_goes_on_in_further_lines() {
+        let mut table = Table::new(&["RESULT", "FOUND"]);
+        table.push(["FAIL".to_owned(), "there is no such device\ntry eth0".to_owned()]);
+        table.wrap(Some(1));
+        assert_eq!(
+            table.text(false, Some(20)),
+            "RESULT  FOUND\nFAIL    there is no\n        such device\n        try eth0\n"
+        );
+        assert_eq!(table.text(true, None), "FAIL  there is no such device\n      try eth0\n");
+        assert_eq!(broken("a longword b", 4), ["a", "long", "word", "b"]);
     }
 
     #[test]
