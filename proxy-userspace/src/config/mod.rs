@@ -29,7 +29,7 @@ use crate::dataplane::ebpf::{Dsr, Sockets, XdpMode};
 use crate::dataplane::ipvs::Settings as IpvsSettings;
 use crate::dataplane::{Mark, RejectUnknown};
 use crate::model::ModelSettings;
-use crate::node::{Conntrack, DevicePattern};
+use crate::node::{Conntrack, DevicePattern, NodeSettings, XdpUse};
 
 /// The ports of kube-proxy.
 const HEALTHZ_PORT: u16 = 10256;
@@ -179,6 +179,21 @@ impl Settings {
         let addresses = std::env::var("NODE_IPS").unwrap_or_default();
         let settings = Self::resolve_on(args, name.or_else(host_name))?;
         Ok(Self { node_addresses: of_pod(&addresses)?, ..settings })
+    }
+
+    /// Returns what the user says about devices.
+    #[must_use]
+    pub fn node(&self) -> NodeSettings {
+        NodeSettings {
+            uplinks: self.uplinks.iter().cloned().collect(),
+            pod_interfaces: self.pod_interfaces.clone(),
+            xdp: match self.xdp {
+                XdpMode::Off => XdpUse::Never,
+                XdpMode::Auto => XdpUse::OffTheWire,
+                XdpMode::Native | XdpMode::Generic => XdpUse::Everywhere,
+            },
+            ..NodeSettings::default()
+        }
     }
 
     /// Does the same as [`resolve`](Self::resolve), with the node name to use if neither flag nor file has

@@ -2,7 +2,9 @@
 
 mod conntrack;
 mod decode;
+pub mod ethtool;
 mod host;
+mod look;
 mod monitor;
 mod neighbours;
 mod pattern;
@@ -20,10 +22,13 @@ use nix::net::if_::if_indextoname;
 
 pub use conntrack::{Conntrack, apply as apply_conntrack, set_up as set_up_conntrack};
 pub use host::Host;
+pub use look::{LinkState, Look, MarkRule, look};
 pub use monitor::follow;
 pub use neighbours::release_for;
 pub use pattern::DevicePattern;
+pub use ports::Ports;
 pub use prepare::prepare;
+pub use remarks::overlooked;
 pub use state::{DefaultRoute, Device, DeviceKind, Neighbour, NodeState, Resolution, Route, Update};
 pub use sysctl::Sysctls;
 pub use topology::{

@@ -1,5 +1,7 @@
 //! Patterns of device names.
 
+use std::fmt;
+
 /// A device name in which `*` stands for any text, the empty one included.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DevicePattern(String);
@@ -42,6 +44,12 @@ impl DevicePattern {
             .iter()
             .filter_map(|text| Self::new(text))
             .collect()
+    }
+}
+
+impl fmt::Display for DevicePattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
     }
 }
 

@@ -5,17 +5,13 @@ use std::net::IpAddr;
 
 use super::host::Host;
 use super::topology::{NodeSettings, uplinks};
-use super::{Device, DeviceKind, NodeError, NodeState, query};
+use super::{Device, DeviceKind, NodeError, NodeState, look};
 
 /// Sets the sysctls that [`follow`](super::follow) would set. `own` are the addresses of this node's Node.
 ///
 /// Routes to other nodes are unknown here. So an overlay counts only if it has one of these addresses.
 pub async fn prepare(settings: &NodeSettings, own: &BTreeSet<IpAddr>) -> Result<(), NodeError> {
-    let (connection, handle, _) = rtnetlink::new_connection().map_err(NodeError::Open)?;
-    let requester = tokio::spawn(connection);
-    let state = query::dump(&handle).await;
-    requester.abort();
-    let state = state?;
+    let state = look(&BTreeSet::new()).await?.state;
     let host = Host::new(settings.notes.as_deref());
     if let Some(ports) = &settings.snat_ports {
         host.reserve_ports(ports);

@@ -61,7 +61,7 @@ impl Sysctls {
         let shown =
             |text: &str| if text.trim().is_empty() { "nothing".to_owned() } else { text.trim().to_owned() };
         let (now, shown) = (shown(&now), shown(wanted));
-        match fs::write(self.path(key), wanted) {
+        match self.write(key, wanted) {
             Ok(()) => info!(name, from = now, to = shown, "sysctl changed"),
             Err(error) => {
                 warn!(
@@ -78,8 +78,13 @@ impl Sysctls {
         true
     }
 
+    /// Sets a sysctl, whatever its value is.
+    pub fn write(&self, key: &str, value: &str) -> io::Result<()> {
+        fs::write(self.path(key), value)
+    }
+
     /// Returns the value of a sysctl.
-    pub(super) fn read(&self, key: impl AsRef<Path>) -> io::Result<String> {
+    pub fn read(&self, key: impl AsRef<Path>) -> io::Result<String> {
         Ok(fs::read_to_string(self.path(key))?.trim().to_owned())
     }
 

@@ -23,6 +23,13 @@ pub fn check() -> Result<(), OpenError> {
     Err(OpenError::Capability { missing: missing.join(", ") })
 }
 
+/// Returns the capabilities that the agent needs and this thread lacks; none if that is unknown.
+#[must_use]
+pub fn missing_capabilities() -> Vec<&'static str> {
+    let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    missing(effective(&status).unwrap_or(u64::MAX))
+}
+
 /// Returns whether this thread may enter other network namespaces.
 pub fn may_enter_namespaces() -> bool {
     let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();

@@ -5,6 +5,7 @@ mod attach;
 mod bpffs;
 mod capability;
 pub mod cgroup;
+mod chains;
 mod cleanup;
 mod clsact;
 mod collect;
@@ -60,6 +61,8 @@ use proxy_common::config::{
 };
 use tracing::{debug, warn};
 
+pub use capability::missing_capabilities;
+pub use chains::{Chain, Side, chains};
 pub use cleanup::{Cleaned, cleanup};
 pub use conntrack::load as load_connection_tracking;
 pub use error::OpenError;
@@ -67,9 +70,12 @@ pub use node_flows::Frontends;
 pub use settings::{Dispatch, Dsr, OuterSource, OwnSource, Settings, Sizes, SocketLb, Sockets, XdpMode};
 
 pub use mode_change::{is_attached, recorded};
-pub use mount::Mounted;
-pub use other_dataplanes::{OtherView, others, warn_of_others};
+pub use mount::{Mount, Mounted, sees_host};
+pub use other_dataplanes::{OtherView, others, owner, warn_of_others};
 pub use share::Share;
+
+/// The UDP port of encapsulated packets with `--dsr-encap fou`.
+pub use proxy_common::way::FOU_PORT;
 
 use self::attach::Attachments;
 use self::bpffs::Lock;

@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::stat::{major, minor};
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 use tracing::{info, warn};
 
@@ -128,6 +129,50 @@ pub fn bpf_file_systems() -> Vec<PathBuf> {
 
 fn mounts() -> String {
     fs::read_to_string("/proc/thread-self/mountinfo").unwrap_or_default()
+}
+
+/// Whose BPF file system is at a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mount {
+    /// There is none.
+    Missing,
+    /// The host's.
+    Host,
+    /// One of this container's own. Its pins end with the container.
+    Private,
+    /// One that this container may share with the host: the host's mounts are not visible.
+    Unknown,
+}
+
+impl Mount {
+    /// Returns whose BPF file system is at a path.
+    #[must_use]
+    pub fn of(path: &Path) -> Self {
+        if !is_bpffs(path).unwrap_or(false) {
+            return Self::Missing;
+        }
+        let device = fs::metadata(path).map(|metadata| metadata.dev()).unwrap_or_default();
+        match fs::read_to_string("/proc/1/mountinfo").ok().filter(|_| sees_host()) {
+            Some(mounts) if has_device(&mounts, device) => Self::Host,
+            Some(_) => Self::Private,
+            None if !is_contained() || is_shared(path) => Self::Host,
+            None => Self::Unknown,
+        }
+    }
+}
+
+/// Returns whether process 1 here is the host's, with the host's mounts and files.
+#[must_use]
+pub fn sees_host() -> bool {
+    /// `PROC_PID_INIT_INO`: the first PID namespace.
+    const FIRST: u64 = 0xefff_fffc;
+    fs::metadata("/proc/thread-self/ns/pid").is_ok_and(|space| space.ino() == FIRST)
+}
+
+/// Returns whether lines of mountinfo have a file system with this device number.
+fn has_device(mounts: &str, device: u64) -> bool {
+    let number = format!("{}:{}", major(device), minor(device));
+    mounts.lines().any(|line| line.split(' ').nth(2) == Some(&number))
 }
 
 /// Returns the fifth field of a line of mountinfo. Blanks, line ends and backslashes are in octal
@@ -267,6 +312,20 @@ mod tests {
             let none: Option<&str> = None;
             mount(none, &path, none, MsFlags::MS_SHARED, none).unwrap();
             assert!(is_shared(&path));
+            umount2(&path, MntFlags::empty()).unwrap();
+        });
+    }
+
+    #[test]
+    fn a_file_system_of_this_process_alone_is_not_the_hosts() {
+        let line = "36 29 0:31 / /sys/fs/bpf rw,relatime shared:5 - bpf bpf rw";
+        assert!(has_device(line, nix::sys::stat::makedev(0, 31)));
+        assert!(!has_device(line, nix::sys::stat::makedev(0, 3)));
+        alone(|scratch| {
+            let path = scratch.join("own");
+            assert_eq!(Mount::of(&path), Mount::Missing);
+            Mounted::at(&path).unwrap().keep();
+            assert_eq!(Mount::of(&path), if sees_host() { Mount::Private } else { Mount::Unknown });
             umount2(&path, MntFlags::empty()).unwrap();
         });
     }

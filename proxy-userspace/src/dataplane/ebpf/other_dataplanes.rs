@@ -83,7 +83,7 @@ pub fn warn_of_others(bpffs_path: &Path) {
             );
             continue;
         };
-        let process = process(path);
+        let process = owner(path);
         let path = path.display();
         warn!(
             programs,
@@ -94,8 +94,9 @@ pub fn warn_of_others(bpffs_path: &Path) {
     }
 }
 
-/// Returns the agent that has locked its directory below `bpffs_path`.
-fn process(bpffs_path: &Path) -> Option<u32> {
+/// Returns the process of the agent that has locked its directory below `bpffs_path`.
+#[must_use]
+pub fn owner(bpffs_path: &Path) -> Option<u32> {
     lock_owner::of_file(&File::open(bpffs_path.join(DIRECTORY)).ok()?)
 }
 
@@ -127,7 +128,7 @@ fn pinned(root: &Path) -> Vec<OtherView> {
     let is_ours = is_of_this_namespace(root).unwrap_or(false);
     let links = if is_ours { entries(&root.join("links")).unwrap_or_default() } else { Vec::new() };
     let bpffs_path = root.parent().and_then(Path::parent).map(Path::to_owned);
-    let process = bpffs_path.as_deref().and_then(process);
+    let process = bpffs_path.as_deref().and_then(owner);
     links
         .iter()
         .filter_map(|path| view(path))

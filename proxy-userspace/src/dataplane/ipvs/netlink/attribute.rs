@@ -83,6 +83,30 @@ impl<'a> Attributes<'a> {
         self.array(kind).map(u32::from_ne_bytes)
     }
 
+    /// Returns a number in network byte order.
+    pub fn be32(&self, kind: u16) -> Option<u32> {
+        self.array(kind).map(u32::from_be_bytes)
+    }
+
+    /// Whether the list has an attribute of this kind.
+    pub fn has(&self, kind: u16) -> bool {
+        self.find(kind).is_some()
+    }
+
+    /// Returns the bytes of an attribute; none if it is missing.
+    pub fn bytes(&self, kind: u16) -> &'a [u8] {
+        self.find(kind).unwrap_or_default()
+    }
+
+    /// Returns the bytes of each attribute of this kind.
+    pub fn all(&self, kind: u16) -> impl Iterator<Item = &'a [u8]> {
+        let all = NlasIterator::new(self.0).filter_map(Result::ok).filter(move |one| one.kind() == kind);
+        all.filter_map(|found| {
+            let length = usize::from(found.length());
+            found.into_inner().get(NLA_HEADER_SIZE..length)
+        })
+    }
+
     pub fn u64(&self, kind: u16) -> Option<u64> {
         self.array(kind).map(u64::from_ne_bytes)
     }

@@ -1,4 +1,4 @@
-//! The netlink families that IPVS mode needs. Requests block, because the data plane has its own thread.
+//! The netlink families that IPVS mode and `millrace check` need. Requests block, because the data plane has its own thread.
 
 mod attribute;
 mod channel;
@@ -6,6 +6,7 @@ mod device;
 mod generation;
 mod genl;
 mod message;
+pub mod nftables;
 
 pub use channel::Channel;
 pub use device::{Device, Kind, tunnel_address};
