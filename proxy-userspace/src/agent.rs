@@ -1,6 +1,7 @@
 //! The daemon: source, model, data plane and node monitor wired together.
 
 mod init;
+mod inspect;
 
 use std::future::pending;
 use std::io;
@@ -15,13 +16,12 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tracing::{info, warn};
 
 use crate::config::{ConfigFile, ProxyMode, Settings, Source};
-use crate::dataplane::ebpf::{self, Mounted, OpenError, OuterSource, Share, Sockets, XdpMode, cgroup};
+use crate::dataplane::ebpf::{self, Mounted, OpenError, OuterSource, Share, Sockets, cgroup};
 use crate::dataplane::{Dataplane, Mode, change, ipvs};
 use crate::events;
 use crate::faces::{HttpServers, ServedState};
-use crate::health::Failure;
 use crate::model::{Desired, Model};
-use crate::node::{self, NodeError, NodeSettings, XdpUse};
+use crate::node::{self, NodeError, NodeSettings};
 use crate::reconcile::{self, Channels, Intervals, Observer, Reconciler};
 use crate::source::kubernetes::KubernetesSettings;
 use crate::source::{self, Batch, SourceError};
@@ -31,10 +31,11 @@ use crate::source::{self, Batch, SourceError};
 /// Few, since during the listing each holds up to a megabyte of text as objects, and the heap never
 /// shrinks by itself.
 pub const BATCHES: usize = 4;
-/// Failures to open health check node ports that may wait to be reported.
+/// Failures to open health check node ports, and problems of the node, that may wait to be reported.
 const FAILURES: usize = 64;
 
 pub use init::init;
+use inspect::Receivers;
 
 type Observers = Vec<Box<dyn Observer>>;
 
@@ -131,14 +132,18 @@ pub async fn run(settings: Settings) -> Result<(), AgentError> {
 
     let config = settings.config.clone();
     let (failures, failed) = mpsc::channel(FAILURES);
+    let (node_problems, of_node) = mpsc::channel(FAILURES);
     let servers = HttpServers::start(&settings, failures);
     let served = servers.served();
     let mut observers = served.clone().observers();
-    let mut source = start_source(&settings, &served, event_sender, failed, &mut observers).await?;
+    let others = events::Others { failures: failed, of_node };
+    let mut source = start_source(&settings, &served, event_sender, others, &mut observers).await?;
     // An agent with a wrong --kubeconfig or --source ends above, and has changed no setting of the host.
     if settings.proxy_mode != ProxyMode::None {
         tokio::spawn(node::set_up_conntrack(settings.conntrack));
     }
+    let receivers = Receivers { served: served.clone(), events: node_problems };
+    let inspection = tokio::spawn(inspect::inspect(settings.clone(), targets.clone(), receivers));
     let mut node = tokio::spawn(node::follow(node_settings(&settings), targets, topology_sender));
     let channels = Channels { events, topology, targets: target_sender, stop: stopped };
     let runtime = Handle::current();
@@ -159,6 +164,7 @@ pub async fn run(settings: Settings) -> Result<(), AgentError> {
         error = failure_of(&mut node, "node") => Err(error),
         error = failure_of(&mut reconcile, "reconcile") => Err(error),
     };
+    inspection.abort();
     // The running sync ends first; then the data plane's lock is released.
     drop(stop);
     if !reconcile.is_finished() {
@@ -173,7 +179,7 @@ async fn start_source(
     settings: &Settings,
     served: &ServedState,
     batches: mpsc::Sender<Batch>,
-    failures: mpsc::Receiver<Failure>,
+    others: events::Others,
     observers: &mut Observers,
 ) -> Result<JoinHandle<Result<(), SourceError>>, AgentError> {
     match settings.source.clone() {
@@ -184,7 +190,7 @@ async fn start_source(
         Source::Kubernetes { kubeconfig } => {
             let connection = source::kubernetes::connect(kubeconfig.as_deref(), served.signs()).await?;
             let node = &settings.model.node_name;
-            observers.push(events::start(connection.client.clone(), node, failures));
+            observers.push(events::start(connection.client.clone(), node, others));
             let wanted = kubernetes_settings(settings);
             Ok(tokio::spawn(source::kubernetes::watch(connection, wanted, batches)))
         }
@@ -303,8 +309,6 @@ fn kubernetes_settings(settings: &Settings) -> KubernetesSettings {
 
 fn node_settings(settings: &Settings) -> NodeSettings {
     NodeSettings {
-        uplinks: settings.uplinks.iter().cloned().collect(),
-        pod_interfaces: settings.pod_interfaces.clone(),
         // During a change of mode the former data plane is in use, too.
         snat_ports: (matches!(settings.proxy_mode, ProxyMode::Auto | ProxyMode::Ebpf)
             || ebpf::is_attached(&settings.bpffs))
@@ -312,11 +316,7 @@ fn node_settings(settings: &Settings) -> NodeSettings {
         own_device: (matches!(settings.proxy_mode, ProxyMode::Auto | ProxyMode::Ipvs) || ipvs::is_here())
             .then(|| ipvs::DEVICE.to_owned()),
         notes: Some(ebpf::notes(&settings.bpffs)),
-        xdp: match settings.xdp {
-            XdpMode::Off => XdpUse::Never,
-            XdpMode::Auto => XdpUse::OffTheWire,
-            XdpMode::Native | XdpMode::Generic => XdpUse::Everywhere,
-        },
+        ..settings.node()
     }
 }
 

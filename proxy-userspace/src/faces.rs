@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+use crate::check::{self, Checked, Outcome};
 use crate::config::{ProxyMode, Settings};
 use crate::dataplane::Mode;
 use crate::health::{self, Failure, Health, HealthObserver, SystemClock, Targets};
@@ -76,6 +77,18 @@ impl ServedState {
     pub fn set_mode(&self, mode: Mode) {
         // The mode is set once.
         let _ = self.metrics.mode.set(mode);
+    }
+
+    /// Takes over what the node's checks found.
+    pub fn set_checks(&self, checked: &[Checked]) {
+        for one in checked {
+            for outcome in [Outcome::Warn, Outcome::Fail] {
+                let labels = [("check", one.id), ("result", outcome.name())];
+                let count = one.findings.iter().filter(|finding| finding.outcome == outcome).count();
+                self.metrics.checks.get_or_create(&labels).set(i64::try_from(count).unwrap_or(i64::MAX));
+            }
+        }
+        self.health.set_node_checks(check::unready(checked));
     }
 
     /// Returns the record of the source's state.

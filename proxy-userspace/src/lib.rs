@@ -5,6 +5,7 @@
 //! or manifests, only `node` uses rtnetlink.
 
 pub mod agent;
+pub mod check;
 pub mod cli;
 pub mod config;
 pub mod dataplane;

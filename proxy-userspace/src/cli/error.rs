@@ -32,6 +32,8 @@ pub enum CliError {
     Source(#[from] SourceError),
     #[error("this node is not ready: {0}")]
     NotReady(String),
+    #[error("not all is well: {0}")]
+    Found(String),
     #[error("an agent{} is running here; end it first", numbered(*process))]
     Running {
         /// Its process, if it is visible.
@@ -68,7 +70,7 @@ impl CliError {
             Self::Dataplane(error) | Self::Agent(AgentError::Dataplane(error)) => of_ebpf(error),
             Self::Ipvs(error) | Self::Agent(AgentError::Ipvs(error)) => of_ipvs(error),
             Self::Io(error) if error.kind() == io::ErrorKind::PermissionDenied => ExitStatus::NotPermitted,
-            Self::NotReady(_) => ExitStatus::Wrong,
+            Self::NotReady(_) | Self::Found(_) => ExitStatus::Wrong,
             Self::NotFound(_) => ExitStatus::NotFound,
             _ => ExitStatus::Failed,
         }
@@ -145,6 +147,7 @@ mod tests {
             (CliError::Agent(AgentError::Ipvs(IpvsError::NoIpvs)), ExitStatus::Failed),
             (CliError::Io(denied()), ExitStatus::NotPermitted),
             (CliError::NotReady("why".to_owned()), ExitStatus::Wrong),
+            (CliError::Found("uplinks".to_owned()), ExitStatus::Wrong),
             (CliError::NotFound("shop/wep".to_owned()), ExitStatus::NotFound),
             (CliError::Running { process: None }, ExitStatus::Failed),
         ] {

@@ -67,7 +67,8 @@ impl ExitStatus {
             }
             Self::NotFound => "No object has the name or the address that the command was asked for.",
             Self::Wrong => {
-                "A check found something wrong: the node is not ready. The line on standard error names the conditions."
+                "A check found something wrong, or the node is not ready. The line on standard error names the checks or \
+                 conditions."
             }
             Self::NoDataplane => {
                 "No data plane is on this node: no agent has run here with this `--bpffs-path`, or it was cleaned up."

@@ -1,11 +1,12 @@
 //! The command line: one subcommand a file.
 //!
-//! All but `agent` and `cleanup` only read: the pinned maps, and the state of IPVS. All but `agent` work
+//! All but `agent`, `cleanup` and `check --fix` only read: the pinned maps, and the state of IPVS. All but `agent` work
 //! while no agent runs.
 #![forbid(unsafe_code)]
 
 mod argument;
 mod backends;
+mod check;
 mod cleanup;
 mod complete;
 mod counters;
@@ -73,6 +74,11 @@ enum Command {
     Maps(maps::MapsArgs),
     /// Show the attached programs
     Programs(programs::ProgramsArgs),
+    /// Check this node before an installation, or a running one: a line for each check, with what to do
+    ///
+    /// The settings are those of the agent that runs here. Every flag of `millrace agent` is taken, too, and with one
+    /// of them the flags alone count.
+    Check(Box<check::CheckArgs>),
     /// Detach and remove everything of Millrace from this node; refused while an agent runs
     Cleanup(cleanup::CleanupArgs),
     /// Show the versions of this program, of the map layout and of the agent that runs here
@@ -146,6 +152,7 @@ fn execute(command: Command) -> Result<(), CliError> {
         Command::Counters(args) => counters::run(&args),
         Command::Maps(args) => maps::run(&args),
         Command::Programs(args) => programs::run(&args),
+        Command::Check(args) => runtime()?.block_on(check::run(&args)),
         Command::Cleanup(args) => runtime()?.block_on(cleanup::run(&args)),
         Command::Version(args) => version::run(&args),
         Command::Completion(args) => complete::run(&args),

@@ -12,11 +12,14 @@ use crate::health::{self, AgentView};
 #[derive(Args, Clone, Debug)]
 pub struct Place {
     /// BPF file system with the pinned maps, or the directory in it
-    #[arg(long, value_name = "PATH", default_value = "/sys/fs/bpf")]
+    #[arg(long, value_name = "PATH", default_value = Self::DEFAULT)]
     pub bpffs_path: PathBuf,
 }
 
 impl Place {
+    /// The usual path.
+    pub const DEFAULT: &str = "/sys/fs/bpf";
+
     /// Returns the running agent, if one answers.
     pub fn agent(&self) -> Option<AgentView> {
         health::ask(&self.bpffs_path)

@@ -18,18 +18,18 @@ pub struct ReadyArgs {
 pub fn run(args: &ReadyArgs) -> Result<(), CliError> {
     match args.place.agent().map(|agent| agent.readiness) {
         Some(view) if view.ready => Ok(write_out("this node is ready\n")?),
-        Some(view) => Err(CliError::NotReady(reasons(&view))),
+        Some(view) => Err(CliError::NotReady(reasons(&view).join("; "))),
         None => Err(CliError::NotReady("no agent answers".to_owned())),
     }
 }
 
 /// Returns the conditions that fail, each with its reason and its cause.
-pub fn reasons(view: &ReadyView) -> String {
+pub fn reasons(view: &ReadyView) -> Vec<String> {
     let failing = view.failing.iter().map(|failing| {
         let cause = failing.cause.as_ref().map(|cause| format!(": {cause}")).unwrap_or_default();
         format!("{}: {}{cause}", failing.condition, failing.message)
     });
-    failing.collect::<Vec<_>>().join("; ")
+    failing.collect()
 }
 
 #[cfg(test)]
@@ -46,6 +46,6 @@ mod tests {
         };
         let failing = vec![failing("source-listed", Some("refused")), failing("data-plane", None)];
         let view = ReadyView { ready: false, failing, failures: Vec::new() };
-        assert_eq!(reasons(&view), "source-listed: why: refused; data-plane: why");
+        assert_eq!(reasons(&view), ["source-listed: why: refused", "data-plane: why"]);
     }
 }

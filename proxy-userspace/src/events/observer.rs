@@ -9,7 +9,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tracing::warn;
 
 use super::election::Electorate;
-use super::{Report, Uids};
+use super::{Report, Subject, Uids};
 use crate::dataplane::{Check, Crowded, SnatPorts};
 use crate::model::{Kind, Object, ObjectKey, Problem, ServiceKey, Severity, Topic, may_run_agent};
 use crate::reconcile::{Observer, Synced};
@@ -47,7 +47,7 @@ impl EventObserver {
         }
     }
 
-    /// Returns the uids of the known Services, kept up to date.
+    /// Returns the uids of the known Services and of this node's Node, kept up to date.
     pub(super) fn uids(&self) -> Uids {
         self.uids.clone()
     }
@@ -57,14 +57,17 @@ impl EventObserver {
             match event {
                 SourceEvent::Change(Change::Upsert { object: Object::Service(service), .. }) => {
                     let key = ObjectKey::new(Kind::Service, &service.metadata);
-                    self.uids.set(service_key(&key), service.metadata.uid.as_deref());
+                    self.uids.set(Subject::Service(service_key(&key)), service.metadata.uid.as_deref());
                 }
                 SourceEvent::Change(Change::Upsert { object: Object::Node(node), .. }) => {
                     let name = node.metadata.name.as_deref().unwrap_or_default();
+                    if name == self.node {
+                        self.uids.set(Subject::Node(name.to_owned()), node.metadata.uid.as_deref());
+                    }
                     if may_run_agent(node) { self.electorate.add(name) } else { self.electorate.retire(name) }
                 }
                 SourceEvent::Change(Change::Delete(key)) => match key.kind {
-                    Kind::Service => self.uids.set(service_key(key), None),
+                    Kind::Service => self.uids.set(Subject::Service(service_key(key)), None),
                     Kind::Node => self.electorate.remove(&key.name),
                     Kind::EndpointSlice => {}
                 },
@@ -94,15 +97,15 @@ impl EventObserver {
     /// reports it.
     fn report(&self, problem: &Problem) -> Option<Report> {
         let (reason, seen_by) = event_of(problem)?;
-        let service = affected_service(problem)?;
-        let uid = self.uids.get(&service)?;
+        let subject = Subject::Service(affected_service(problem)?);
+        let uid = self.uids.get(&subject)?;
         let note = note_of(problem);
         let note = match seen_by {
             SeenBy::AllNodes if !self.electorate.elects_this_node(&uid) => return None,
             SeenBy::AllNodes => note,
             SeenBy::ThisNode => format!("node {}: {note}", self.node),
         };
-        Some(Report { service, uid, reason, action: "Serve", note })
+        Some(Report { subject, uid, reason, action: "Serve", note })
     }
 }
 
@@ -142,10 +145,11 @@ impl Observer for EventObserver {
             }
         }
         for (service, backends) in news {
-            let Some(uid) = self.uids.get(service) else { continue };
+            let subject = Subject::Service(service.clone());
+            let Some(uid) = self.uids.get(&subject) else { continue };
             let note = format!("node {}: {}", self.node, shortage(&check.snat, &backends));
-            let (service, reason) = (service.clone(), "SnatPortsRunningOut");
-            self.hand_over(Report { service, uid, reason, action: "Serve", note });
+            let reason = "SnatPortsRunningOut";
+            self.hand_over(Report { subject, uid, reason, action: "Serve", note });
         }
     }
 }

@@ -41,6 +41,7 @@ struct Bench {
     observer: Box<dyn Observer>,
     requests: mpsc::Receiver<Request>,
     failures: mpsc::Sender<Failure>,
+    of_node: mpsc::Sender<NodeProblem>,
     server: JoinHandle<()>,
     uri: String,
 }
@@ -57,9 +58,10 @@ impl Bench {
         config.default_retry = false;
         let client = Client::try_from(config).unwrap();
         let (failures, failed) = mpsc::channel(8);
-        let mut observer = start(client, "node1", failed);
+        let (of_node, problems) = mpsc::channel(8);
+        let mut observer = start(client, "node1", Others { failures: failed, of_node: problems });
         observer.listing(&[service("web", "uid-1"), service("api", "uid-2")]);
-        Self { observer, requests, failures, server, uri }
+        Self { observer, requests, failures, of_node, server, uri }
     }
 
     /// Reports a sync with these problems.
@@ -284,6 +286,35 @@ async fn a_health_check_port_that_can_not_be_opened_is_told_in_kube_proxys_words
 }
 
 #[tokio::test]
+async fn a_problem_of_this_node_is_an_event_on_its_node_once_that_is_known() {
+    let mut bench = Bench::start(StatusCode::CREATED).await;
+    let problem = |note: &str| NodeProblem { reason: "FirewallConflict", note: note.to_owned() };
+    // The Node's uid is not known yet.
+    bench.of_node.send(problem("too early")).await.unwrap();
+    timeout(BOUND, async {
+        while bench.of_node.capacity() < bench.of_node.max_capacity() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+    .expect("the task takes it");
+    let node = |name: &str, uid: &str| {
+        let mut node = Node::default();
+        (node.metadata.name, node.metadata.uid) = (Some(name.to_owned()), Some(uid.to_owned()));
+        upsert(Object::Node(Box::new(node)))
+    };
+    bench.observer.received(&[node("node1", "uid-n"), node("node2", "uid-m")]);
+    bench.of_node.send(problem("inet fw/f drops")).await.unwrap();
+    let request = bench.next().await;
+    assert_eq!(request.path, "/apis/events.k8s.io/v1/namespaces/default/events");
+    assert_eq!(request.body["note"], "inet fw/f drops");
+    assert_eq!(
+        request.body["regarding"],
+        json!({"apiVersion": "v1", "kind": "Node", "name": "node1", "uid": "uid-n"})
+    );
+}
+
+#[tokio::test]
 async fn an_event_that_can_not_be_written_is_not_tried_again() {
     let mut bench = Bench::start(StatusCode::FORBIDDEN).await;
     bench.sync(&[problem(Topic::Field, "web", "a", "is wrong")]);
@@ -380,7 +411,7 @@ fn a_channel_without_room_does_not_hold_the_reconcile_task_up() {
         observer.problem(&problem(Topic::Field, "api", "", "is wrong"));
         synced(&mut observer);
     }
-    assert_eq!(reports.try_recv().unwrap().service, service_key("web"));
+    assert_eq!(reports.try_recv().unwrap().subject, Subject::Service(service_key("web")));
     assert!(reports.try_recv().is_err());
 }
 

@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout};
 use tracing::{debug, warn};
 
 use super::limit::Limiter;
-use super::{Report, Uids};
+use super::{NodeProblem, Others, Report, Subject, Uids};
 use crate::health::Failure;
 use crate::source::kubernetes::explain_refusal;
 
@@ -66,14 +66,15 @@ impl Writer {
     }
 
     /// Runs until all senders of reports are gone.
-    pub async fn run(mut self, mut reports: mpsc::Receiver<Report>, mut failures: mpsc::Receiver<Failure>) {
+    pub async fn run(mut self, mut reports: mpsc::Receiver<Report>, mut others: Others) {
         loop {
             let report = tokio::select! {
                 report = reports.recv() => match report {
                     Some(report) => Some(report),
                     None => break,
                 },
-                Some(failure) = failures.recv() => self.report_of(failure),
+                Some(failure) = others.failures.recv() => self.report_of(failure),
+                Some(problem) = others.of_node.recv() => self.report_of_node(problem),
             };
             if let Some(report) = report {
                 self.write_report(report).await;
@@ -83,11 +84,19 @@ impl Writer {
 
     /// Returns the report of a failure, in kube-proxy's words.
     fn report_of(&self, failure: Failure) -> Option<Report> {
-        let uid = self.uids.get(&failure.service)?;
         let Failure { service, port, error } = failure;
+        let subject = Subject::Service(service.clone());
+        let uid = self.uids.get(&subject)?;
         let note =
             format!("node {} failed to start healthcheck \"{service}\" on port {port}: {error}", self.node);
-        Some(Report { service, uid, reason: "FailedToStartServiceHealthcheck", action: "Listen", note })
+        Some(Report { subject, uid, reason: "FailedToStartServiceHealthcheck", action: "Listen", note })
+    }
+
+    /// Returns the report of a problem of this node. It needs the Node's uid.
+    fn report_of_node(&self, problem: NodeProblem) -> Option<Report> {
+        let subject = Subject::Node(self.node.clone());
+        let uid = self.uids.get(&subject)?;
+        Some(Report { subject, uid, reason: problem.reason, action: "Check", note: problem.note })
     }
 
     async fn write_report(&mut self, report: Report) {
@@ -108,7 +117,7 @@ impl Writer {
         };
         match wrong {
             None => {
-                debug!(service = %report.service, reason = report.reason, note = report.note, "Event written");
+                debug!(object = %report.subject, reason = report.reason, note = report.note, "Event written");
                 self.failing = None;
             }
             Some(wrong) => {
@@ -148,11 +157,15 @@ impl Writer {
 }
 
 fn reference(report: &Report) -> ObjectReference {
+    let (kind, namespace, name) = match &report.subject {
+        Subject::Service(key) => ("Service", Some(key.namespace.clone()), key.name.clone()),
+        Subject::Node(name) => ("Node", None, name.clone()),
+    };
     ObjectReference {
         api_version: Some("v1".to_owned()),
-        kind: Some("Service".to_owned()),
-        name: Some(report.service.name.clone()),
-        namespace: Some(report.service.namespace.clone()),
+        kind: Some(kind.to_owned()),
+        name: Some(name),
+        namespace,
         uid: Some(report.uid.to_string()),
         ..ObjectReference::default()
     }

@@ -16,6 +16,7 @@ const SYNC_INTERVAL: Duration = Duration::from_secs(45);
 /// A running server, and the state that it answers from.
 struct Bench {
     clock: HandClock,
+    health: Arc<Health>,
     observer: HealthObserver,
     targets: watch::Receiver<Targets>,
     counters: ProbeCounters,
@@ -30,8 +31,8 @@ impl Bench {
         let (sender, targets) = watch::channel(Targets::default());
         let counters = ProbeCounters::default();
         let (address, stop) = start(router(health.clone(), counters.clone())).await;
-        let observer = HealthObserver::new(health, sender);
-        Self { clock, observer, targets, counters, address, _stop: stop }
+        let observer = HealthObserver::new(health.clone(), sender);
+        Self { clock, health, observer, targets, counters, address, _stop: stop }
     }
 
     fn receive(&mut self) {
@@ -271,7 +272,7 @@ async fn a_node_is_ready_when_all_conditions_hold_and_each_that_fails_is_named()
             && verbose.contains("\r\nContent-Type: text/plain; charset=utf-8\r\n")
             && verbose.ends_with(
                 "[+]source-listed ok\n[+]node-found ok\n[-]data-plane failed: no device is an uplink\n\
-                 [+]changes-applied ok\n[+]self-test ok\nreadyz check failed\n"
+                 [+]changes-applied ok\n[+]self-test ok\n[+]node-checks ok\nreadyz check failed\n"
             ),
         "{verbose}"
     );
@@ -282,7 +283,11 @@ async fn a_node_is_ready_when_all_conditions_hold_and_each_that_fails_is_named()
     assert_eq!(bench.ready().await, (503, vec!["self-test".to_owned()]));
     bench.observer.checked(&Check::default());
     assert!(get(bench.address, "/readyz").await.ends_with("\r\n\r\n[]"));
-    assert!(get(bench.address, "/readyz?verbose").await.ends_with("[+]self-test ok\nreadyz check passed\n"));
+    bench.health.set_node_checks(Some("eth0 is down".to_owned()));
+    assert_eq!(bench.ready().await, (503, vec!["node-checks".to_owned()]));
+    bench.health.set_node_checks(None);
+    let verbose = get(bench.address, "/readyz?verbose").await;
+    assert!(verbose.ends_with("[+]self-test ok\n[+]node-checks ok\nreadyz check passed\n"), "{verbose}");
 }
 
 #[tokio::test]

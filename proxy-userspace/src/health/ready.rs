@@ -17,12 +17,20 @@ pub enum Condition {
     ChangesApplied,
     /// No program is detached, and none gives a wrong verdict.
     SelfTest,
+    /// No check of this node that the agent runs each minute, and that readiness waits for, fails.
+    NodeChecks,
 }
 
 impl Condition {
     /// All conditions, in the order in which a starting agent meets them.
-    pub const ALL: [Self; 5] =
-        [Self::SourceListed, Self::NodeFound, Self::DataPlane, Self::ChangesApplied, Self::SelfTest];
+    pub const ALL: [Self; 6] = [
+        Self::SourceListed,
+        Self::NodeFound,
+        Self::DataPlane,
+        Self::ChangesApplied,
+        Self::SelfTest,
+        Self::NodeChecks,
+    ];
 
     /// Returns the name in answers, metrics and `millrace status`.
     #[must_use]
@@ -33,6 +41,7 @@ impl Condition {
             Self::DataPlane => "data-plane",
             Self::ChangesApplied => "changes-applied",
             Self::SelfTest => "self-test",
+            Self::NodeChecks => "node-checks",
         }
     }
 }

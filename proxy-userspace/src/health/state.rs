@@ -81,6 +81,8 @@ struct State {
     /// The failures of the last sync that concern more than one service port, in its order.
     failures: Vec<SyncFailure>,
     fault: Option<String>,
+    /// The failures of the node's checks that readiness waits for, in one line.
+    node_checks: Option<String>,
     node_name: String,
     eligibility: Eligibility,
 }
@@ -137,6 +139,11 @@ impl Health {
         let is_new = state.fault.as_deref() != fault;
         state.fault = fault.map(str::to_owned);
         is_new
+    }
+
+    /// Notes the failures of the node's checks that readiness waits for; `None` without any.
+    pub fn set_node_checks(&self, failures: Option<String>) {
+        self.state().node_checks = failures;
     }
 
     /// Notes the state of this node's own Node object.
@@ -197,6 +204,7 @@ impl Health {
                 format!("nothing was applied for {} s although a sync is due", self.timeout.as_secs())
             }),
             Condition::SelfTest => state.fault.clone(),
+            Condition::NodeChecks => state.node_checks.clone(),
         }
     }
 

@@ -108,6 +108,8 @@ catalogue! {
         "State of each condition of /readyz: 1 if it holds, else 0; the node is ready if all hold";
     SELF_TEST_FAILED = Gauge "millrace_self_test_failed" [],
         "1 if a program is detached or gives a wrong verdict, else 0";
+    CHECK_FINDINGS = Gauge "millrace_check_findings" ["check", "result"],
+        "Warnings (WARN) and failures (FAIL) of the checks that the agent runs each minute; 'millrace check' has the words";
     DEGRADED_SERVICE_PORTS = Gauge "millrace_degraded_service_ports" [],
         "Service ports of one address family with a failed operation, which the next sync tries again";
     SYNC_FAILURES = Gauge "millrace_sync_failures" ["concern"],

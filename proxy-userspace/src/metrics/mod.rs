@@ -61,6 +61,8 @@ pub struct Metrics {
     degraded: Gauge,
     failures: Family<Label, Gauge>,
     fault: Gauge,
+    /// The findings of the node's checks, by check and result.
+    pub checks: Family<[(&'static str, &'static str); 2], Gauge>,
     problems: Family<[(&'static str, &'static str); 3], Counter>,
     expired_flows: Counter,
     snat_ports: Gauge,
@@ -100,6 +102,7 @@ impl Metrics {
             degraded: Gauge::default(),
             failures: Family::default(),
             fault: Gauge::default(),
+            checks: Family::default(),
             problems: Family::default(),
             expired_flows: Counter::default(),
             snat_ports: Gauge::default(),
@@ -130,6 +133,7 @@ impl Metrics {
     fn register_service_state(&self, registry: &mut Registry) {
         catalogue::READY.register(registry, self.conditions.clone());
         catalogue::SELF_TEST_FAILED.register(registry, self.fault.clone());
+        catalogue::CHECK_FINDINGS.register(registry, self.checks.clone());
         catalogue::DEGRADED_SERVICE_PORTS.register(registry, self.degraded.clone());
         catalogue::SYNC_FAILURES.register(registry, self.failures.clone());
         catalogue::PROBLEMS.register(registry, self.problems.clone());

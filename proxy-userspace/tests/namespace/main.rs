@@ -13,6 +13,7 @@ mod attack;
 mod bad_input;
 mod bare;
 mod changes;
+mod check;
 mod cluster_ips;
 mod command_line;
 mod datagrams;

@@ -68,7 +68,7 @@ fn groups(command: &Command, text: &mut String) {
 
 /// Returns a table of the flags of a command with few flags.
 fn few(command: &Command, text: &mut String) {
-    let rows = command.get_arguments().map(|arg| {
+    let rows = command.get_arguments().filter(|arg| !arg.is_hide_set()).map(|arg| {
         let flag = Flag::of(arg);
         let short = arg.get_short().map(|short| format!(", `-{short}`")).unwrap_or_default();
         vec![code(&flag.name) + &short, code(&flag.values), code(&flag.default), flag.phrase]

@@ -53,3 +53,8 @@ fn reasons_are_those_that_programs_count() {
 fn exit_statuses_are_those_of_the_program() {
     check("exit-statuses.md", &tables::exit_statuses());
 }
+
+#[test]
+fn checks_are_those_of_the_command() {
+    check("checks.md", &tables::checks());
+}

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use millrace::check::{self, Readiness, Turn};
 use millrace::cli::ExitStatus;
 use millrace::config::file::{API_VERSION, FIELDS, Field, KIND};
 use millrace::metrics::{CATALOGUE, what_to_do};
@@ -84,6 +85,33 @@ with `millrace.dev/`. The former prefix `millrace/` is still taken, with a Warni
 
 {}",
         table(&["Annotation", "Values", "Flag", "Effect"], rows)
+    )
+}
+
+/// checks.md.
+pub fn checks() -> String {
+    let rows = check::ALL.iter().map(|one| {
+        let (reason, readiness) = match one.turn {
+            Turn::Asked => (String::new(), String::new()),
+            Turn::EachMinute { reason, readiness } => {
+                (code(reason), if readiness == Readiness::Gates { "yes" } else { "no" }.to_owned())
+            }
+        };
+        vec![code(one.id), format!("{}.", with_code(one.about)), reason, readiness]
+    });
+    format!(
+        "\
+# Checks
+
+`millrace check` runs all of these, and `millrace check NAME...` some: a name, or the first part of names, such as `sysctl`.
+[The guide](../operations.md#check-a-node) explains the results.
+
+A running agent repeats those with a reason each minute. A warning or failure becomes an Event on the Node with this reason, a
+line of the log, and a sample of [`millrace_check_findings`](metrics.md). \"Readiness\" says whether a failure makes `/readyz`
+fail, by its condition `node-checks`.
+
+{}",
+        table(&["Check", "Looks at", "Reason", "Readiness"], rows)
     )
 }
 

@@ -122,7 +122,7 @@ fn wait_until_ready(place: &Place, timeout: Duration) -> Result<(), CliError> {
     loop {
         let why = match place.agent().map(|agent| agent.readiness) {
             Some(view) if view.ready => return Ok(()),
-            Some(view) => reasons(&view),
+            Some(view) => reasons(&view).join("; "),
             None => "no agent answers".to_owned(),
         };
         if Instant::now() >= end {

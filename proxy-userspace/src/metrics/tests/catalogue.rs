@@ -47,6 +47,7 @@ fn the_catalogue_is_what_an_agent_with_samples_of_everything_shows() {
     bench.metrics.signs.count_error("nodes");
     bench.metrics.signs.count_request("200".to_owned(), "GET".to_owned(), "192.0.2.1:6443".to_owned());
     bench.metrics.conditions.get_or_create(&[("condition", "node-found")]).set(1);
+    bench.metrics.checks.get_or_create(&[("check", "uplinks"), ("result", "FAIL")]).set(1);
     bench.metrics.probes.healthz.get_or_create(&[("code", "200".to_owned())]).inc();
     bench.metrics.probes.livez.get_or_create(&[("code", "200".to_owned())]).inc();
     bench.registry.register_collector(collector());

@@ -44,6 +44,7 @@ const AGENT: Layout = Layout {
         Uses { name: "node", may_use: &["model"] },
         Uses { name: "dataplane", may_use: &["model", "node"] },
         Uses { name: "config", may_use: &["model", "node", "dataplane"] },
+        Uses { name: "check", may_use: &["model", "source", "node", "dataplane", "config"] },
         Uses { name: "reconcile", may_use: &["model", "source", "node", "dataplane"] },
         Uses { name: "health", may_use: &["model", "source", "dataplane", "reconcile", "http"] },
         Uses { name: "events", may_use: &["model", "source", "dataplane", "reconcile", "health"] },
@@ -53,7 +54,7 @@ const AGENT: Layout = Layout {
         },
         Uses {
             name: "faces",
-            may_use: &["source", "dataplane", "config", "reconcile", "health", "metrics", "http"],
+            may_use: &["source", "dataplane", "config", "check", "reconcile", "health", "metrics", "http"],
         },
         Uses {
             name: "agent",
@@ -63,13 +64,14 @@ const AGENT: Layout = Layout {
                 "node",
                 "dataplane",
                 "config",
+                "check",
                 "reconcile",
                 "health",
                 "events",
                 "faces",
             ],
         },
-        Uses { name: "cli", may_use: &["source", "node", "dataplane", "config", "health", "agent"] },
+        Uses { name: "cli", may_use: &["source", "node", "dataplane", "config", "check", "health", "agent"] },
     ]),
 };
 
@@ -122,8 +124,8 @@ pub const ONLY: &[Only] = &[
     Only {
         package: "millrace",
         krate: "proxy_common",
-        folders: &["dataplane", "config", "metrics", "events", "cli"],
-        why: "the types of maps",
+        folders: &["dataplane", "config", "check", "metrics", "events", "cli"],
+        why: "the types of maps, and checksums",
     },
 ];
 
