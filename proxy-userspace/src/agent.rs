@@ -214,7 +214,7 @@ async fn reconcile(
     if let Some(mounted) = mounted.filter(|_| mode == Mode::Ebpf) {
         mounted.keep();
     }
-    served.set_mode(mode);
+    served.set_mode(mode, settings.proxy_mode);
     let intervals = Intervals { min: settings.min_sync_interval, max: settings.max_sync_interval };
     let reconciler = Reconciler::new(model, listing, dataplane, channels, intervals);
     reconciler.observed_by(observers).run().await;

@@ -73,10 +73,9 @@ impl HttpServers {
 }
 
 impl ServedState {
-    /// Sets the data plane that serves.
-    pub fn set_mode(&self, mode: Mode) {
-        // The mode is set once.
-        let _ = self.metrics.mode.set(mode);
+    /// Sets the data plane that serves, once.
+    pub fn set_mode(&self, mode: Mode, wanted: ProxyMode) {
+        self.metrics.set_mode(mode, wanted);
     }
 
     /// Takes over what the node's checks found.

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 pub use settings::{Encapsulation, Mark, RejectUnknown};
 
-use crate::model::{Desired, Dirty, PortKey, ServiceKey};
+use crate::model::{Desired, Dirty, Family, PortKey, ServiceKey};
 use crate::node::Topology;
 
 /// Serves a [`Desired`] state. The real implementations are eBPF and IPVS, and tests have a fake.
@@ -88,8 +88,23 @@ pub struct Check {
     pub fault: Option<String>,
     /// Expired flow entries removed since the start.
     pub expired_flows: u64,
+    /// Flow entries; none before they were counted.
+    pub flows: Vec<FlowCount>,
     /// Ports in use by connections to backends on other nodes.
     pub snat: SnatPorts,
+}
+
+/// The flow entries of one table, family and state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowCount {
+    /// `new` or `established`.
+    pub table: &'static str,
+    /// The family of its addresses.
+    pub family: Family,
+    /// `syn`, `established`, `closing` or `datagram`.
+    pub state: &'static str,
+    /// Entries.
+    pub entries: u64,
 }
 
 /// Ports of this node for connections to backends on other nodes (SNAT). Each port is usable once

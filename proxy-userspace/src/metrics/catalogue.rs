@@ -116,15 +116,25 @@ catalogue! {
         "Failures of the last sync that belong to no Service port, by what they concern: the node (it serves no traffic), a device, or a map that is full";
     PROBLEMS = Counter "millrace_problems" ["kind", "topic", "severity"],
         "Problems found in objects, by kind of object, topic (such as conflict) and severity";
+    NODE_INFO = Gauge "millrace_node_info" ["mode", "mode_reason"],
+        "Data plane of the node, and why: requested (--proxy-mode), auto, or fallback (this kernel can't do eBPF); always 1";
+    UPLINK_INFO = Gauge "millrace_uplink_info" ["device", "xdp", "driver"],
+        "Uplinks with a program of Millrace: XDP native, generic or none, and the driver if the device has one; always 1";
     PROGRAMS_ATTACHED = Gauge "millrace_programs_attached" ["hook", "mode"],
         "Devices with a program of Millrace, by hook and mode of attachment";
-    MAP_CAPACITY = Gauge "millrace_map_capacity" ["map"],
+    MAP_ENTRIES_MAX = Gauge "millrace_map_entries_max" ["map"],
         "Entries that a map has room for";
     MAP_ENTRIES = Gauge "millrace_map_entries" ["map"],
         "Entries of a map in use; absent for maps whose entries are not counted";
+    FLOWS = Gauge "millrace_flows" ["table", "ip_family", "state"],
+        "Flow entries at the last walk of the agent, by table (new, established) and state; a connection has one for each direction that passes this node";
     FLOWS_EXPIRED = Counter "millrace_flows_expired" [],
         "Flow entries removed after their time-out";
-    SNAT_PORTS = Gauge "millrace_snat_ports" [],
+    WAY_UP = Gauge "millrace_way_up" ["peer"],
+        "1 if the route to another node has a resolved next hop, else 0, by the address of that node";
+    WAY_MTU = Gauge "millrace_way_mtu_bytes" ["peer"],
+        "Largest IP packet that the route to another node takes, by the address of that node";
+    SNAT_PORTS_LIMIT = Gauge "millrace_snat_ports_limit" [],
         "Ports of this node for connections to each backend on another node (--snat-ports)";
     SNAT_PORTS_USED = Gauge "millrace_snat_ports_used" [],
         "Ports in use towards the backend with the most of them in use";

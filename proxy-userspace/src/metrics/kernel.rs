@@ -1,7 +1,9 @@
 //! The counters of the programs, read from the pinned maps at each scrape.
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -11,7 +13,7 @@ use proxy_common::verdict::{Program, Reason};
 use tracing::warn;
 
 use super::catalogue::{self, Definition};
-use crate::dataplane::ebpf::read::{CounterView, PinnedMaps, ReadError, StatusView, TrafficView};
+use crate::dataplane::ebpf::read::{CounterView, PinnedMaps, ReadError, StatusView, TrafficView, WayView};
 
 /// Packets, bytes, fill of the maps, attached programs.
 #[derive(Debug)]
@@ -24,6 +26,7 @@ struct Reading {
     counters: Vec<CounterView>,
     traffic: Vec<TrafficView>,
     status: StatusView,
+    ways: Vec<WayView>,
 }
 
 impl KernelMetrics {
@@ -35,7 +38,12 @@ impl KernelMetrics {
 
     fn read(&self) -> Result<Reading, ReadError> {
         let maps = PinnedMaps::open(&self.bpffs_path)?;
-        Ok(Reading { counters: maps.counters()?, traffic: maps.traffic()?, status: maps.status()? })
+        Ok(Reading {
+            counters: maps.counters()?,
+            traffic: maps.traffic()?,
+            status: maps.status()?,
+            ways: maps.ways()?,
+        })
     }
 }
 
@@ -58,7 +66,13 @@ impl Reading {
         self.encode_counters(&mut encoder)?;
         self.encode_traffic(&mut encoder)?;
         self.encode_maps(&mut encoder)?;
-        let mut metric = catalogue::PROGRAMS_ATTACHED.encode(&mut encoder)?;
+        self.encode_ways(&mut encoder)?;
+        self.encode_uplinks(&mut encoder)?;
+        self.encode_attached(&mut encoder)
+    }
+
+    fn encode_attached(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let mut metric = catalogue::PROGRAMS_ATTACHED.encode(encoder)?;
         let mut modes: Vec<_> = self
             .status
             .attached
@@ -71,6 +85,41 @@ impl Reading {
             let labels = [("hook", *hook), ("mode", *mode)];
             ConstGauge::new(i64::try_from(same.len()).unwrap_or(i64::MAX))
                 .encode(metric.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+
+    fn encode_ways(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let mut encode = |definition: &Definition, value: fn(&WayView) -> i64| {
+            let mut metric = definition.encode(encoder)?;
+            self.ways.iter().try_for_each(|way| {
+                let labels = [("peer", way.target.to_string())];
+                ConstGauge::new(value(way)).encode(metric.encode_family(&labels)?)
+            })
+        };
+        encode(&catalogue::WAY_UP, |way| way.resolved.into())?;
+        encode(&catalogue::WAY_MTU, |way| way.mtu.into())
+    }
+
+    /// An uplink without XDP has `tc_ingress` alone.
+    fn encode_uplinks(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let mut uplinks: BTreeMap<&str, &str> = BTreeMap::new();
+        for attached in &self.status.attached {
+            match attached.hook.as_ref() {
+                "xdp" => {
+                    uplinks.insert(&attached.device, &attached.mode);
+                }
+                "tc_ingress" => {
+                    uplinks.entry(&attached.device).or_insert("none");
+                }
+                _ => {}
+            }
+        }
+        let mut metric = catalogue::UPLINK_INFO.encode(encoder)?;
+        for (device, xdp) in uplinks {
+            let driver = driver(device);
+            let labels = [("device", device), ("xdp", xdp), ("driver", driver.as_str())];
+            ConstGauge::new(1i64).encode(metric.encode_family(&labels)?)?;
         }
         Ok(())
     }
@@ -107,9 +156,9 @@ impl Reading {
         encode(&catalogue::SERVICE_BYTES, |traffic| traffic.bytes)
     }
 
-    /// Maps whose entries are not counted have a capacity only.
+    /// Maps whose entries are not counted have a limit only.
     fn encode_maps(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let mut metric = catalogue::MAP_CAPACITY.encode(encoder)?;
+        let mut metric = catalogue::MAP_ENTRIES_MAX.encode(encoder)?;
         for map in &self.status.maps {
             ConstGauge::new(i64::from(map.entries))
                 .encode(metric.encode_family(&[("map", map.name.as_str())])?)?;
@@ -121,6 +170,13 @@ impl Reading {
         }
         Ok(())
     }
+}
+
+/// Returns the driver of a device from sysfs; empty for a device without hardware.
+fn driver(device: &str) -> String {
+    let link = fs::read_link(Path::new("/sys/class/net").join(device).join("device/driver"));
+    let name = link.ok().and_then(|link| Some(link.file_name()?.to_str()?.to_owned()));
+    name.unwrap_or_default()
 }
 
 /// Whether a counter is shown. A zero that can't rise is left out. A zero that can rise is there from the

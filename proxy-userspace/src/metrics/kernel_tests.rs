@@ -22,12 +22,23 @@ fn reading() -> Reading {
         packets,
         bytes: 100 * packets,
     };
-    let attached = |device: &str, mode: &'static str| AttachedView {
+    let attached = |device: &str, hook: &'static str, mode: &'static str| AttachedView {
         device: device.to_owned(),
         device_index: 1,
-        hook: "xdp".into(),
+        hook: hook.into(),
         mode: mode.into(),
         program_id: 7,
+    };
+    let way = |target: &str, resolved| WayView {
+        id: 1,
+        target: target.parse().unwrap(),
+        source: None,
+        device: 1,
+        mtu: 1400,
+        resolved,
+        xdp: false,
+        destination_mac: String::new(),
+        source_mac: String::new(),
     };
     let map = |name: &str, used| MapView { name: name.to_owned(), entries: 1024, used };
     Reading {
@@ -46,10 +57,16 @@ fn reading() -> Reading {
             failures: FailuresView::default(),
             serves: "all connections".into(),
             shared_seconds: None,
-            attached: vec![attached("a", "native"), attached("b", "generic"), attached("c", "native")],
+            attached: vec![
+                attached("a", "tc_ingress", "tcx"),
+                attached("a", "xdp", "native"),
+                attached("b", "xdp", "generic"),
+                attached("c", "tc_ingress", "tcx"),
+            ],
             cluster_sources: Vec::new(),
             maps: vec![map("FLOWS4", None), map("PEERS", Some(9))],
         },
+        ways: vec![way("10.1.0.2", true), way("10.1.0.3", false)],
     }
 }
 
@@ -74,11 +91,19 @@ fn what_the_kernel_counts_is_shown_with_its_labels() {
             r#"millrace_dropped_bytes_total{program="xdp_ingress",reason="no_way"} 200"#,
             r#"millrace_service_packets_total{namespace="shop",service="web",port="",ip_family="IPv6"} 4"#,
             r#"millrace_service_bytes_total{namespace="shop",service="web",port="",ip_family="IPv6"} 240"#,
-            r#"millrace_map_capacity{map="FLOWS4"} 1024"#,
-            r#"millrace_map_capacity{map="PEERS"} 1024"#,
+            r#"millrace_map_entries_max{map="FLOWS4"} 1024"#,
+            r#"millrace_map_entries_max{map="PEERS"} 1024"#,
             r#"millrace_map_entries{map="PEERS"} 9"#,
+            r#"millrace_way_up{peer="10.1.0.2"} 1"#,
+            r#"millrace_way_up{peer="10.1.0.3"} 0"#,
+            r#"millrace_way_mtu_bytes{peer="10.1.0.2"} 1400"#,
+            r#"millrace_way_mtu_bytes{peer="10.1.0.3"} 1400"#,
+            r#"millrace_uplink_info{device="a",xdp="native",driver=""} 1"#,
+            r#"millrace_uplink_info{device="b",xdp="generic",driver=""} 1"#,
+            r#"millrace_uplink_info{device="c",xdp="none",driver=""} 1"#,
+            r#"millrace_programs_attached{hook="tc_ingress",mode="tcx"} 2"#,
             r#"millrace_programs_attached{hook="xdp",mode="generic"} 1"#,
-            r#"millrace_programs_attached{hook="xdp",mode="native"} 2"#,
+            r#"millrace_programs_attached{hook="xdp",mode="native"} 1"#,
         ]
     );
 }

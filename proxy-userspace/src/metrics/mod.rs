@@ -19,6 +19,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets, line
 use prometheus_client::registry::Registry;
 use proxy_common::LAYOUT_VERSION;
 
+use crate::config::ProxyMode;
 use crate::dataplane::Mode;
 use crate::health::{ConditionGauges, ProbeCounters};
 use crate::source::Signs;
@@ -64,6 +65,7 @@ pub struct Metrics {
     /// The findings of the node's checks, by check and result.
     pub checks: Family<[(&'static str, &'static str); 2], Gauge>,
     problems: Family<[(&'static str, &'static str); 3], Counter>,
+    flows: Family<[(&'static str, &'static str); 3], Gauge>,
     expired_flows: Counter,
     snat_ports: Gauge,
     snat_ports_used: Gauge,
@@ -74,8 +76,9 @@ pub struct Metrics {
     pub conditions: ConditionGauges,
     /// The signs of life of the source.
     pub signs: Signs,
+    node: Family<[(&'static str, &'static str); 2], Gauge>,
     /// The data plane that serves, once it is known.
-    pub mode: Arc<OnceLock<Mode>>,
+    mode: Arc<OnceLock<Mode>>,
 }
 
 /// Changes of one kind of object.
@@ -104,6 +107,7 @@ impl Metrics {
             fault: Gauge::default(),
             checks: Family::default(),
             problems: Family::default(),
+            flows: Family::default(),
             expired_flows: Counter::default(),
             snat_ports: Gauge::default(),
             snat_ports_used: Gauge::default(),
@@ -111,6 +115,7 @@ impl Metrics {
             probes: ProbeCounters::default(),
             conditions: ConditionGauges::default(),
             signs: Signs::default(),
+            node: Family::default(),
             mode: Arc::default(),
         };
         for label in FAMILIES.map(of_family) {
@@ -120,6 +125,19 @@ impl Metrics {
             drop(metrics.last_queued.get_or_create(&label));
         }
         metrics
+    }
+
+    /// Sets the data plane that serves, once.
+    pub fn set_mode(&self, mode: Mode, wanted: ProxyMode) {
+        if self.mode.set(mode).is_err() {
+            return;
+        }
+        let reason = match (wanted, mode) {
+            (ProxyMode::Auto, Mode::Ebpf) => "auto",
+            (ProxyMode::Auto, _) => "fallback",
+            _ => "requested",
+        };
+        self.node.get_or_create(&[("mode", mode.name()), ("mode_reason", reason)]).set(1);
     }
 
     /// Registers each under its name of the [catalogue](CATALOGUE).
@@ -136,9 +154,11 @@ impl Metrics {
         catalogue::CHECK_FINDINGS.register(registry, self.checks.clone());
         catalogue::DEGRADED_SERVICE_PORTS.register(registry, self.degraded.clone());
         catalogue::SYNC_FAILURES.register(registry, self.failures.clone());
+        catalogue::NODE_INFO.register(registry, self.node.clone());
         catalogue::PROBLEMS.register(registry, self.problems.clone());
+        catalogue::FLOWS.register(registry, self.flows.clone());
         catalogue::FLOWS_EXPIRED.register(registry, self.expired_flows.clone());
-        catalogue::SNAT_PORTS.register(registry, self.snat_ports.clone());
+        catalogue::SNAT_PORTS_LIMIT.register(registry, self.snat_ports.clone());
         catalogue::SNAT_PORTS_USED.register(registry, self.snat_ports_used.clone());
         catalogue::SNAT_CROWDED_BACKENDS.register(registry, self.snat_crowded.clone());
     }

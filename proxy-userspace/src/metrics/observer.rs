@@ -5,7 +5,7 @@ use std::fmt::Debug;
 
 use super::latency::{Triggers, seconds};
 use super::{Changes, FAMILIES, Metrics, of_family};
-use crate::dataplane::{Check, SyncFailure, SyncReport};
+use crate::dataplane::{Check, FlowCount, SyncFailure, SyncReport};
 use crate::health::Clock;
 use crate::model::{
     Change, Family, FrontendKind, Kind, List, Object, PortKey, Problem, Scope, ServicePort, Severity, Topic,
@@ -69,6 +69,19 @@ impl MetricsObserver {
             let now = seconds(self.clock.now().wall);
             for family in FAMILIES {
                 self.metrics.last_queued.get_or_create(&of_family(family)).set(now);
+            }
+        }
+    }
+
+    /// A class of entries is absent until there is one.
+    fn count_flows(&self, counts: &[FlowCount]) {
+        for count in counts {
+            let labels = [("table", count.table), ("ip_family", name(count.family)), ("state", count.state)];
+            let entries = i64::try_from(count.entries).unwrap_or(i64::MAX);
+            if entries > 0 {
+                self.metrics.flows.get_or_create(&labels).set(entries);
+            } else if let Some(flows) = self.metrics.flows.get(&labels) {
+                flows.set(0);
             }
         }
     }
@@ -177,6 +190,7 @@ impl Observer for MetricsObserver {
         self.metrics.fault.set(i64::from(check.fault.is_some()));
         self.metrics.expired_flows.inc_by(check.expired_flows.saturating_sub(self.expired_flows));
         self.expired_flows = check.expired_flows;
+        self.count_flows(&check.flows);
         self.metrics.snat_ports.set(check.snat.size.into());
         self.metrics.snat_ports_used.set(check.snat.most_used.into());
         self.metrics.snat_crowded.set(size(check.snat.crowded.len()));

@@ -10,7 +10,7 @@ use prometheus_client::registry::Registry;
 use super::text::Format;
 use super::*;
 use crate::config::{AgentArgs, Settings, Source};
-use crate::dataplane::{Check, Crowded, SnatPorts, SyncFailure, SyncReport};
+use crate::dataplane::{Check, Crowded, FlowCount, SnatPorts, SyncFailure, SyncReport};
 use crate::health::clock_tests::HandClock;
 use crate::http::tests::{ask, get, start};
 use crate::model::{
@@ -348,6 +348,7 @@ fn problems_faults_and_expired_flows_are_counted() {
     bench.observer.checked(&Check {
         fault: Some("detached".to_owned()),
         expired_flows: 5,
+        flows: [("established", 7), ("closing", 0)].map(|(state, entries)| flows(state, entries)).into(),
         snat: SnatPorts { size: 4536, most_used: 4000, crowded: vec![crowded("10.244.2.7:8080")] },
     });
     let samples = bench.samples();
@@ -357,15 +358,44 @@ fn problems_faults_and_expired_flows_are_counted() {
     );
     assert_eq!(samples["millrace_self_test_failed"], 1.0);
     let ports =
-        ["ports", "ports_used", "crowded_backends"].map(|name| samples[&format!("millrace_snat_{name}")]);
+        ["ports_limit", "ports_used", "crowded_backends"].map(|name| samples[&format!("millrace_snat_{name}")]);
     assert_eq!(ports, [4536.0, 4000.0, 1.0]);
-    bench.observer.checked(&Check { expired_flows: 7, ..Check::default() });
+    let of_flows = |state: &str| {
+        format!("millrace_flows{{table=\"established\",ip_family=\"IPv6\",state=\"{state}\"}}")
+    };
+    assert_eq!(samples[&of_flows("established")], 7.0);
+    assert!(!samples.contains_key(&of_flows("closing")), "there was none yet");
+    let gone = vec![flows("established", 0)];
+    bench.observer.checked(&Check { expired_flows: 7, flows: gone, ..Check::default() });
     let samples = bench.samples();
+    assert_eq!(samples[&of_flows("established")], 0.0);
     assert_eq!((samples["millrace_self_test_failed"], samples["millrace_flows_expired_total"]), (0.0, 7.0));
+}
+
+#[test]
+fn the_mode_is_set_once_and_says_why() {
+    for (wanted, mode, reason) in [
+        (ProxyMode::Auto, Mode::Ebpf, "auto"),
+        (ProxyMode::Auto, Mode::Ipvs, "fallback"),
+        (ProxyMode::Ipvs, Mode::Ipvs, "requested"),
+        (ProxyMode::None, Mode::None, "requested"),
+    ] {
+        let bench = Bench::new();
+        bench.metrics.set_mode(mode, wanted);
+        bench.metrics.set_mode(Mode::None, ProxyMode::Auto);
+        let samples = bench.samples();
+        let info: Vec<&String> = samples.keys().filter(|name| name.starts_with("millrace_node_info")).collect();
+        let name = mode.name();
+        assert_eq!(info, [&format!("millrace_node_info{{mode=\"{name}\",mode_reason=\"{reason}\"}}")]);
+    }
 }
 
 fn of_programming(name: &str, family: &str) -> String {
     format!("kubeproxy_network_programming_duration_seconds_{name}{{ip_family=\"{family}\"}}")
+}
+
+fn flows(state: &'static str, entries: u64) -> FlowCount {
+    FlowCount { table: "established", family: AddressFamily::V6, state, entries }
 }
 
 fn crowded(backend: &str) -> Crowded {

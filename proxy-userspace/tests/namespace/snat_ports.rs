@@ -41,7 +41,7 @@ fn a_shortage_of_ports_is_seen_before_all_are_taken() -> Result<()> {
     assert_eq!(few.len(), 10);
     shows("millrace_snat_ports_used 10")?;
     let page = shows("millrace_snat_crowded_backends 0")?;
-    assert!(page.contains(&format!("\nmillrace_snat_ports {all}\n")), "{page}");
+    assert!(page.contains(&format!("\nmillrace_snat_ports_limit {all}\n")), "{page}");
 
     let many = cluster.bed().client().run(async move || open(crowded - 10).await)?;
     shows(&format!("millrace_snat_ports_used {crowded}"))?;

@@ -16,10 +16,12 @@ use proxy_common::timeouts::Timeouts;
 use proxy_common::{Addr4, Addr6, Address};
 
 use super::error::OpenError;
+use super::flow_count::{self, FLOW_TABLES, States};
 use super::maps::{Batch, Maps, Table};
 use super::plan::{Plan, RestedId, SettlingRound};
 use super::snat_usage::Usage;
 use super::sys::Cursor;
+use crate::dataplane::FlowCount;
 
 /// The maximal time of a call. Changes of the cluster wait that long, however large the tables are.
 const BUDGET: Duration = Duration::from_millis(5);
@@ -36,10 +38,12 @@ pub struct Collector {
     budget: Duration,
     /// The counts of the running expiry walk.
     counting: Usage,
+    /// The same by state, for each table.
+    states: [States; FLOW_TABLES],
     /// The ports to count; none = all.
     ports: Option<RangeInclusive<u16>>,
-    /// The counts of the last finished walk, until `take_usage` returns them.
-    counted: Option<Usage>,
+    /// The counts of the last finished walk, until `take_counts` returns them.
+    counted: Option<Counts>,
     /// Service ids that had rested when the running reclaim walk began.
     reclaiming: Vec<RestedId>,
     flows4: Batch<FlowKey<Addr4>, Flow<Addr4>>,
@@ -77,8 +81,16 @@ pub struct Collected {
     pub is_reclaiming: bool,
 }
 
-/// The number of flow tables, which come first.
-const FLOW_TABLES: usize = 4;
+/// The counts of a finished walk.
+#[derive(Debug)]
+pub struct Counts {
+    /// Connections, and ports in use.
+    pub usage: Usage,
+    /// Entries by state.
+    pub flows: Vec<FlowCount>,
+}
+
+/// The number of tables. The flow tables come first.
 const TABLES: usize = 6;
 
 impl Collector {
@@ -92,6 +104,7 @@ impl Collector {
             done: None,
             budget: BUDGET,
             counting: Usage::default(),
+            states: [States::default(); FLOW_TABLES],
             ports: None,
             counted: None,
             reclaiming: Vec::new(),
@@ -143,7 +156,7 @@ impl Collector {
     }
 
     /// Returns the counts of the last finished walk, once.
-    pub const fn take_usage(&mut self) -> Option<Usage> {
+    pub const fn take_counts(&mut self) -> Option<Counts> {
         self.counted.take()
     }
 
@@ -173,22 +186,33 @@ impl Collector {
         }
         loop {
             let cursor = self.expiry.cursor;
-            let embryos = Observers { round: &mut self.round, usage: None };
+            let [new4, new6, states4, states6] = &mut self.states;
+            let round = &mut self.round;
             let (count, next) = match self.expiry.table {
-                0 => expire(&mut maps.of4.flows_new, cursor, &mut self.flows4, rules, embryos),
-                1 => expire(&mut maps.of6.flows_new, cursor, &mut self.flows6, rules, embryos),
-                table => {
-                    let observers = Observers { usage: Some(&mut self.counting), ..embryos };
-                    match table {
-                        2 => expire(&mut maps.of4.flows, cursor, &mut self.flows4, rules, observers),
-                        _ => expire(&mut maps.of6.flows, cursor, &mut self.flows6, rules, observers),
-                    }
+                0 => {
+                    let embryos = Observers { round, states: new4, usage: None };
+                    expire(&mut maps.of4.flows_new, cursor, &mut self.flows4, rules, embryos)
+                }
+                1 => {
+                    let embryos = Observers { round, states: new6, usage: None };
+                    expire(&mut maps.of6.flows_new, cursor, &mut self.flows6, rules, embryos)
+                }
+                2 => {
+                    let observers = Observers { round, states: states4, usage: Some(&mut self.counting) };
+                    expire(&mut maps.of4.flows, cursor, &mut self.flows4, rules, observers)
+                }
+                _ => {
+                    let observers = Observers { round, states: states6, usage: Some(&mut self.counting) };
+                    expire(&mut maps.of6.flows, cursor, &mut self.flows6, rules, observers)
                 }
             }?;
             removed += count;
             self.expiry.advance(next, FLOW_TABLES);
             if self.expiry.is_at_start() {
-                self.counted = Some(std::mem::replace(&mut self.counting, Usage::of(self.ports.clone())));
+                self.counted = Some(Counts {
+                    usage: std::mem::replace(&mut self.counting, Usage::of(self.ports.clone())),
+                    flows: flow_count::named(&std::mem::take(&mut self.states)),
+                });
                 if self.done.is_none() {
                     self.done = self.round.take();
                 }
@@ -256,6 +280,7 @@ struct Rules<'a> {
 /// The observers of entries that stay.
 struct Observers<'a> {
     round: &'a mut Option<SettlingRound>,
+    states: &'a mut States,
     usage: Option<&'a mut Usage>,
 }
 
@@ -265,6 +290,7 @@ impl Rules<'_> {
     }
 
     fn visit<A: Address>(&self, observers: &mut Observers<'_>, key: &FlowKey<A>, flow: &Flow<A>) {
+        observers.states.count(flow.state);
         if let Some(round) = observers.round {
             self.plan.check_flow(round, key, flow, self.now.time);
         }

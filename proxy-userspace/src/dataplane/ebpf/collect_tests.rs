@@ -78,7 +78,7 @@ fn a_walk_counts_the_ports_that_translated_connections_have() {
     let mut seen = Vec::new();
     for _ in 0..FLOW_TABLES * 2 {
         collector.collect(maps, plan, &timeouts, at(1050)).unwrap();
-        seen.extend(collector.take_usage().map(|usage| PortUsage::default().after(&usage, 10)));
+        seen.extend(collector.take_counts().map(|counts| PortUsage::default().after(&counts.usage, 10)));
     }
     let most: Vec<_> = seen.iter().map(|usage| (usage.most, usage.crowded.len())).collect();
     assert_eq!(most, [(8, 1); 2], "once a walk, each anew");

@@ -14,6 +14,7 @@ mod convert;
 mod diag;
 mod error;
 mod fill;
+mod flow_count;
 mod frontend_index;
 mod grace_period;
 mod hooks;
@@ -79,7 +80,7 @@ pub use proxy_common::way::FOU_PORT;
 
 use self::attach::Attachments;
 use self::bpffs::Lock;
-use self::collect::{Clock, Collector};
+use self::collect::{Clock, Collector, Counts};
 use self::fill::Fill;
 use self::layout::Layout;
 use self::load::{Extra, Programs};
@@ -90,7 +91,7 @@ use self::plan::Plan;
 use self::snat_usage::PortUsage;
 use self::sockets::SocketHooks;
 use self::terminate_sockets::SocketTerminator;
-use crate::dataplane::{Check, Crowded, Dataplane, SnatPorts, SyncFailure, SyncReport};
+use crate::dataplane::{Check, Crowded, Dataplane, FlowCount, SnatPorts, SyncFailure, SyncReport};
 use crate::model::{Desired, Dirty};
 use crate::node::{Hook, Topology};
 
@@ -122,6 +123,8 @@ pub struct EbpfDataplane {
     plan: Plan,
     collector: Collector,
     expired_flows: u64,
+    /// The flow entries that the last walk counted; none before the first walk.
+    flows: Vec<FlowCount>,
     /// The time the other mode began to serve only its part.
     shared_since: Option<Duration>,
     /// The connections that the last walk through the flows counted; none before the first walk.
@@ -191,6 +194,7 @@ impl EbpfDataplane {
             plan,
             collector,
             expired_flows: 0,
+            flows: Vec::new(),
             connections: None,
             shared_since,
             snat: PortUsage::default(),
@@ -294,7 +298,8 @@ impl EbpfDataplane {
     /// Takes over the counts of the walk through the flows. Warns of backends with most ports in
     /// use.
     fn count_ports(&mut self) {
-        let Some(usage) = self.collector.take_usage() else { return };
+        let Some(Counts { usage, flows }) = self.collector.take_counts() else { return };
+        self.flows = flows;
         self.connections = Some(usage.connections);
         let size = self.snat_range();
         let before = std::mem::take(&mut self.snat);
@@ -414,7 +419,8 @@ impl Dataplane for EbpfDataplane {
     fn check(&mut self) -> Check {
         let fault = self_test::run(&self.attachments, &self.programs).err();
         let fault = fault.or_else(|| self.sockets.fault(&self.programs));
-        Check { fault, expired_flows: self.expired_flows, snat: self.snat_ports() }
+        let flows = self.flows.clone();
+        Check { fault, expired_flows: self.expired_flows, flows, snat: self.snat_ports() }
     }
 }
 

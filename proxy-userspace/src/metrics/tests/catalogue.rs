@@ -1,6 +1,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Bench;
+use super::{Bench, flows};
+use crate::config::ProxyMode;
+use crate::dataplane::{Check, Mode};
 use crate::metrics::kernel::tests::collector;
 use crate::metrics::text::Format;
 use crate::metrics::{CATALOGUE, ProcessMetrics};
@@ -44,6 +46,8 @@ fn the_catalogue_is_what_an_agent_with_samples_of_everything_shows() {
     };
     bench.observer.problem(&problem);
     bench.sync_all_well();
+    bench.observer.checked(&Check { flows: vec![flows("closing", 1)], ..Check::default() });
+    bench.metrics.set_mode(Mode::Ebpf, ProxyMode::Auto);
     bench.metrics.signs.count_error("nodes");
     bench.metrics.signs.count_request("200".to_owned(), "GET".to_owned(), "192.0.2.1:6443".to_owned());
     bench.metrics.conditions.get_or_create(&[("condition", "node-found")]).set(1);
