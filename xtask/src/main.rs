@@ -5,6 +5,7 @@ mod bench;
 mod build;
 mod cluster;
 mod command;
+mod dashboard;
 mod docs;
 mod image;
 mod lint;
@@ -49,8 +50,10 @@ enum Task {
     Test(test::Args),
     /// Run the checks that only read the code
     Lint,
-    /// Write the reference pages in docs/reference from the code
+    /// Write the reference pages in docs/reference, the dashboard and the alerts from the code
     Docs,
+    /// Draw the dashboard from samples of the agents of `cargo xtask run`
+    Dashboard(dashboard::Args),
     /// Load every BPF program on this machine's kernel and on others, and compare with the
     /// instruction budget
     Vm(vm::Args),
@@ -85,6 +88,7 @@ fn perform(workspace: &Workspace, task: &Task) -> anyhow::Result<ExitCode> {
         Task::Test(args) => test::test(workspace, args),
         Task::Lint => lint::lint(workspace),
         Task::Docs => docs::docs(workspace).map(|()| ExitCode::SUCCESS),
+        Task::Dashboard(args) => dashboard::dashboard(workspace, args).map(|()| ExitCode::SUCCESS),
         Task::Vm(args) => vm::vm(workspace, args),
         Task::Cluster(args) => cluster::cluster(workspace, args),
         Task::Bench(args) => bench::bench(workspace, args),

@@ -1,4 +1,5 @@
-//! The reference pages in docs/reference, made from the library's tables, and the links of all documents.
+//! The reference pages in docs/reference and the files in manifests/monitoring, made from tables, and the links of
+//! all documents.
 //!
 //! `cargo xtask docs` writes the pages (MILLRACE_WRITE=1). Otherwise a page that differs from the code fails.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
@@ -7,6 +8,7 @@ mod complete;
 mod flags;
 mod links;
 mod markdown;
+mod monitoring;
 mod pages;
 mod tables;
 

@@ -1,6 +1,7 @@
 //! The checks of what is shipped for a cluster: the Helm chart and the kustomize folders. Each counts as a test.
 
 mod drift;
+mod monitoring;
 mod refusals;
 mod render;
 mod schemas;
@@ -18,21 +19,20 @@ use crate::workspace::Workspace;
 
 type Check = fn(&Renderer<'_>) -> Result<()>;
 
-const CHECKS: [(&str, Check); 6] = [
+const CHECKS: [(&str, Check); 8] = [
     ("helm lint", lint),
     ("the chart's objects fit Kubernetes' schemas", chart_fits),
     ("the kustomize folders' objects fit Kubernetes' schemas", kustomize_fits),
     ("the examples fit Kubernetes' schemas", examples_fit),
     ("the chart and the kustomize folders agree", drift::check),
     ("wrong values are one line each", refusals::check),
+    ("promtool takes the rules, and each alert fires when it should", monitoring::rules),
+    ("the chart's monitor finds the agents, and its rules and dashboard are the shipped ones", monitoring::chart),
 ];
 
 /// Runs every check, also after one has failed. Without the programs none can run.
 pub fn check_all(workspace: &Workspace) -> Outcome {
-    let prepared = setup::ensure_manifest_tools(workspace)
-        .and_then(|tools| Ok((tools, schemas::ensure(workspace)?)))
-        .map(|(tools, schemas)| Renderer { workspace, tools, schemas });
-    let renderer = match prepared {
+    let renderer = match prepare(workspace) {
         Ok(renderer) => renderer,
         Err(reason) => return Outcome::Unable(format!("{reason:#}")),
     };
@@ -44,6 +44,15 @@ pub fn check_all(workspace: &Workspace) -> Outcome {
         Tally::of(result.is_ok())
     });
     Outcome::Ran(results.sum())
+}
+
+fn prepare(workspace: &Workspace) -> Result<Renderer<'_>> {
+    Ok(Renderer {
+        workspace,
+        tools: setup::ensure_manifest_tools(workspace)?,
+        prometheus: setup::ensure_prometheus(workspace)?,
+        schemas: schemas::ensure(workspace)?,
+    })
 }
 
 fn lint(renderer: &Renderer<'_>) -> Result<()> {

@@ -9,7 +9,7 @@ const ADDRESS: &str = "k8sServiceHost=192.0.2.10";
 const BESIDE: &str = "kubeProxyReplacement=false,serviceProxyName=millrace";
 
 /// Values, and words of the only line about them.
-const REFUSED: [(&[&str], &[&str]); 14] = [
+const REFUSED: [(&[&str], &[&str]); 16] = [
     (&[], &["k8sServiceHost is missing", "--set k8sServiceHost=192.0.2.10", "kubeProxyReplacement=false"]),
     (&[ADDRESS, "mode=epbf"], &["/mode", "'auto', 'ebpf', 'ipvs', 'none'"]),
     (&[ADDRESS, "modus=ebpf"], &["additional properties 'modus' not allowed"]),
@@ -20,6 +20,11 @@ const REFUSED: [(&[&str], &[&str]); 14] = [
     (&[ADDRESS, "extraArgs={drain}"], &["/extraArgs/0", "does not match pattern"]),
     (&[ADDRESS, "hostPaths.bpffs=sys/fs/bpf"], &["/hostPaths/bpffs", "does not match pattern"]),
     (&["k8sServiceHost=https://192.0.2.10"], &["/k8sServiceHost", "does not match pattern"]),
+    (
+        &[ADDRESS, "metrics.podMonitor.enabled=true"],
+        &["metrics.podMonitor.enabled", "loopback address", "metrics.bindAddress=0.0.0.0"],
+    ),
+    (&[ADDRESS, "metrics.podMonitor.interval=30"], &["/metrics/podMonitor/interval", "does not match pattern"]),
     (&["kubeProxyReplacement=false"], &["serviceProxyName is missing", "two proxies", "service-proxy-name"]),
     (&[BESIDE, "healthz.port=10256"], &["healthz.port", "10256 is kube-proxy's", "0 for 10266"]),
     (&[BESIDE, "metrics.port=10249"], &["metrics.port", "10249 is kube-proxy's", "0 for 10269"]),

@@ -8,6 +8,7 @@ mod e2e;
 mod go;
 mod go_tools;
 mod mounts;
+mod prometheus;
 mod tools;
 
 use anyhow::Result;
@@ -17,6 +18,7 @@ pub use debian::is_root;
 pub use e2e::{agnhost_data, ensure_e2e_programs};
 pub use go_tools::ensure_manifest_tools;
 pub use mounts::BPFFS;
+pub use prometheus::ensure_prometheus;
 pub use tools::{ZIG, zig};
 
 use crate::toolchain::Toolchain;

@@ -23,7 +23,7 @@ const LONG_BOUND: Duration = Duration::from_hours(3);
 pub enum Layer {
     /// Formatting, clippy, documentation, dependencies, spelling
     Lint,
-    /// The Helm chart and the kustomize folders, by helm, kustomize and kubeconform, which Go builds the first time
+    /// The Helm chart, the kustomize folders and the alerts, by helm, kustomize, kubeconform and promtool
     Manifests,
     /// Tests beside the code of all crates, and the reference pages and links of the documents
     Unit,

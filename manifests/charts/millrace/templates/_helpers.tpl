@@ -70,6 +70,9 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- fail "metrics.port: 10249 is kube-proxy's, which runs on the same nodes with kubeProxyReplacement=false; set another one, or 0 for 10269" -}}
 {{- end -}}
 {{- end -}}
+{{- if and $v.metrics.podMonitor.enabled (or (not $v.metrics.enabled) (has $v.metrics.bindAddress (list "127.0.0.1" "localhost" "::1"))) -}}
+{{- fail "metrics.podMonitor.enabled: Prometheus can't reach metrics that are off or on a loopback address; set metrics.enabled=true and metrics.bindAddress=0.0.0.0" -}}
+{{- end -}}
 {{- if and $v.config $v.kubeProxyConfigMap -}}
 {{- fail "config and kubeProxyConfigMap are both set: the agent reads one KubeProxyConfiguration; set one of the two" -}}
 {{- end -}}

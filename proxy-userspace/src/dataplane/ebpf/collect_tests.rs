@@ -75,13 +75,18 @@ fn a_walk_counts_the_ports_that_translated_connections_have() {
     maps.of4.flows.insert(&key(111), &Flow { backend: 6, ..reply }).unwrap();
 
     let mut collector = Collector { budget: Duration::ZERO, ..Collector::new() };
-    let mut seen = Vec::new();
+    let (mut seen, mut flows) = (Vec::new(), Vec::new());
     for _ in 0..FLOW_TABLES * 2 {
         collector.collect(maps, plan, &timeouts, at(1050)).unwrap();
-        seen.extend(collector.take_counts().map(|counts| PortUsage::default().after(&counts.usage, 10)));
+        if let Some(counts) = collector.take_counts() {
+            seen.push(PortUsage::default().after(&counts.usage, 10));
+            flows.push(counts.flows.iter().filter(|count| count.entries > 0).copied().collect::<Vec<_>>());
+        }
     }
     let most: Vec<_> = seen.iter().map(|usage| (usage.most, usage.crowded.len())).collect();
     assert_eq!(most, [(8, 1); 2], "once a walk, each anew");
+    let count = |table, entries| FlowCount { table, family: Family::V4, state: "established", entries };
+    assert_eq!(flows, [[count("new", 8), count("established", 17)]; 2], "those that stay");
 }
 
 #[test]
