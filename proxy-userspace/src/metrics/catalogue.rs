@@ -118,8 +118,8 @@ catalogue! {
         "Problems found in objects, by kind of object, topic (such as conflict) and severity";
     NODE_INFO = Gauge "millrace_node_info" ["mode", "mode_reason"],
         "Data plane of the node, and why: requested (--proxy-mode), auto, or fallback (this kernel can't do eBPF); always 1";
-    UPLINK_INFO = Gauge "millrace_uplink_info" ["device", "xdp", "driver"],
-        "Uplinks with a program of Millrace: XDP native, generic or none, and the driver if the device has one; always 1";
+    UPLINK_INFO = Gauge "millrace_uplink_info" ["device", "xdp"],
+        "Uplinks with a program of Millrace, and their XDP: native, generic or none; always 1";
     PROGRAMS_ATTACHED = Gauge "millrace_programs_attached" ["hook", "mode"],
         "Devices with a program of Millrace, by hook and mode of attachment";
     MAP_ENTRIES_MAX = Gauge "millrace_map_entries_max" ["map"],
@@ -143,7 +143,7 @@ catalogue! {
     SOURCE_SYNCED = Gauge "millrace_source_synced" [],
         "1 if the source has listed all objects and follows their changes, else 0";
     SOURCE_LAST_EVENT = Gauge "millrace_source_last_event_timestamp_seconds" [],
-        "Time of the last sign of life of the source, in seconds since 1970; it advances although nothing changes";
+        "Time of the last sign of life of the source, in seconds since 1970; of an API server it advances although nothing changes";
     SOURCE_WATCH_ERRORS = Counter "millrace_source_watch_errors" ["resource"],
         "Listings and watches of the API server that ended in an error, by resource";
     BUILD_INFO = Gauge "millrace_build_info" ["version", "layout"],

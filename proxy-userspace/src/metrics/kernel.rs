@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -117,8 +116,7 @@ impl Reading {
         }
         let mut metric = catalogue::UPLINK_INFO.encode(encoder)?;
         for (device, xdp) in uplinks {
-            let driver = driver(device);
-            let labels = [("device", device), ("xdp", xdp), ("driver", driver.as_str())];
+            let labels = [("device", device), ("xdp", xdp)];
             ConstGauge::new(1i64).encode(metric.encode_family(&labels)?)?;
         }
         Ok(())
@@ -170,13 +168,6 @@ impl Reading {
         }
         Ok(())
     }
-}
-
-/// Returns the driver of a device from sysfs; empty for a device without hardware.
-fn driver(device: &str) -> String {
-    let link = fs::read_link(Path::new("/sys/class/net").join(device).join("device/driver"));
-    let name = link.ok().and_then(|link| Some(link.file_name()?.to_str()?.to_owned()));
-    name.unwrap_or_default()
 }
 
 /// Whether a counter is shown. A zero that can't rise is left out. A zero that can rise is there from the

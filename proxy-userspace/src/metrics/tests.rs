@@ -357,12 +357,11 @@ fn problems_faults_and_expired_flows_are_counted() {
         1.0
     );
     assert_eq!(samples["millrace_self_test_failed"], 1.0);
-    let ports =
-        ["ports_limit", "ports_used", "crowded_backends"].map(|name| samples[&format!("millrace_snat_{name}")]);
+    let ports = ["ports_limit", "ports_used", "crowded_backends"]
+        .map(|name| samples[&format!("millrace_snat_{name}")]);
     assert_eq!(ports, [4536.0, 4000.0, 1.0]);
-    let of_flows = |state: &str| {
-        format!("millrace_flows{{table=\"established\",ip_family=\"IPv6\",state=\"{state}\"}}")
-    };
+    let of_flows =
+        |state: &str| format!("millrace_flows{{table=\"established\",ip_family=\"IPv6\",state=\"{state}\"}}");
     assert_eq!(samples[&of_flows("established")], 7.0);
     assert!(!samples.contains_key(&of_flows("closing")), "there was none yet");
     let gone = vec![flows("established", 0)];
@@ -384,7 +383,8 @@ fn the_mode_is_set_once_and_says_why() {
         bench.metrics.set_mode(mode, wanted);
         bench.metrics.set_mode(Mode::None, ProxyMode::Auto);
         let samples = bench.samples();
-        let info: Vec<&String> = samples.keys().filter(|name| name.starts_with("millrace_node_info")).collect();
+        let info: Vec<&String> =
+            samples.keys().filter(|name| name.starts_with("millrace_node_info")).collect();
         let name = mode.name();
         assert_eq!(info, [&format!("millrace_node_info{{mode=\"{name}\",mode_reason=\"{reason}\"}}")]);
     }

@@ -18,7 +18,10 @@ const ADDRESS: &str = "127.0.0.1:19090";
 const POINTS: u64 = 120;
 
 /// The server. It ends with this value.
-pub struct Prometheus(Child);
+pub struct Prometheus {
+    server: Child,
+    url: String,
+}
 
 /// A series of a panel: its legend, its labels, and its points.
 pub struct Series {
@@ -35,7 +38,8 @@ impl Prometheus {
             fs::remove_dir_all(store)?;
         }
         fs::create_dir_all(store)?;
-        let (input, blocks, config) = (store.join("samples"), store.join("blocks"), store.join("prometheus.yml"));
+        let (input, blocks, config) =
+            (store.join("samples"), store.join("blocks"), store.join("prometheus.yml"));
         fs::write(&input, samples)?;
         fs::write(&config, "{}\n")?;
         let mut promtool = workspace.command(programs.join("promtool"));
@@ -45,10 +49,13 @@ impl Prometheus {
         server.arg(format!("--config.file={}", config.display()));
         server.arg(format!("--storage.tsdb.path={}", blocks.display()));
         server.args([&format!("--web.listen-address={ADDRESS}"), "--log.level=error"]);
-        let server = Self(server.spawn().context("can't start prometheus")?);
+        let server = Self {
+            server: server.spawn().context("can't start prometheus")?,
+            url: format!("http://{ADDRESS}"),
+        };
         for _ in 0..100 {
             let mut ready = workspace.command("curl");
-            if command::succeeds(ready.args(["--silent", "--fail", &format!("http://{ADDRESS}/-/ready")])) {
+            if command::succeeds(ready.args(["--silent", "--fail", &format!("{}/-/ready", server.url)])) {
                 return Ok(server);
             }
             thread::sleep(Duration::from_millis(200));
@@ -67,10 +74,13 @@ impl Prometheus {
                 .iter()
                 .fold(query, |query, name| query.replace(&format!("${name}"), ".*"));
             let mut curl = workspace.command("curl");
-            curl.args(["--silent", "--get", &format!("http://{ADDRESS}/api/v1/query_range")]);
-            for (name, value) in
-                [("query", query), ("start", start.to_string()), ("end", end.to_string()), ("step", step.to_string())]
-            {
+            curl.args(["--silent", "--get", &format!("{}/api/v1/query_range", self.url)]);
+            for (name, value) in [
+                ("query", query),
+                ("start", start.to_string()),
+                ("end", end.to_string()),
+                ("step", step.to_string()),
+            ] {
                 curl.args(["--data-urlencode", &format!("{name}={value}")]);
             }
             let answer: Value = serde_json::from_str(&command::output(&mut curl)?)?;
@@ -78,7 +88,9 @@ impl Prometheus {
                 bail!("{}: {}", text_at(panel, "/title"), text_at(&answer, "/error"));
             }
             let found = answer.pointer("/data/result").and_then(Value::as_array);
-            series.extend(found.into_iter().flatten().map(|one| Series::of(one, text_at(target, "/legendFormat"))));
+            series.extend(
+                found.into_iter().flatten().map(|one| Series::of(one, text_at(target, "/legendFormat"))),
+            );
         }
         series.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(series)
@@ -87,8 +99,8 @@ impl Prometheus {
 
 impl Drop for Prometheus {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.server.kill();
+        let _ = self.server.wait();
     }
 }
 
@@ -97,13 +109,22 @@ impl Series {
         let labels = result.get("metric").and_then(Value::as_object);
         let labels = labels.into_iter().flatten().filter_map(|(name, value)| Some((name, value.as_str()?)));
         let name = if legend.is_empty() {
-            labels.filter(|(_, value)| !value.is_empty()).map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", ")
+            labels
+                .filter(|(_, value)| !value.is_empty())
+                .map(|(name, value)| format!("{name} {value}"))
+                .collect::<Vec<_>>()
+                .join(", ")
         } else {
-            labels.fold(legend.to_owned(), |name, (label, value)| name.replace(&format!("{{{{{label}}}}}"), value))
+            labels.fold(legend.to_owned(), |name, (label, value)| {
+                name.replace(&format!("{{{{{label}}}}}"), value)
+            })
         };
-        let points = result.get("values").and_then(Value::as_array).into_iter().flatten().filter_map(|point| {
-            Some((point.get(0)?.as_f64()?, point.get(1)?.as_str()?.parse().ok()?))
-        });
+        let points = result
+            .get("values")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .filter_map(|point| Some((point.get(0)?.as_f64()?, point.get(1)?.as_str()?.parse().ok()?)));
         Self { name, points: points.filter(|(_, value): &(f64, f64)| value.is_finite()).collect() }
     }
 }

@@ -27,7 +27,10 @@ const CHECKS: [(&str, Check); 8] = [
     ("the chart and the kustomize folders agree", drift::check),
     ("wrong values are one line each", refusals::check),
     ("promtool takes the rules, and each alert fires when it should", monitoring::rules),
-    ("the chart's monitor finds the agents, and its rules and dashboard are the shipped ones", monitoring::chart),
+    (
+        "the chart's monitor finds the agents, and its rules and dashboard are the shipped ones",
+        monitoring::chart,
+    ),
 ];
 
 /// Runs every check, also after one has failed. Without the programs none can run.

@@ -64,7 +64,10 @@ fn monitor_finds_agents(monitor: &Value, agents: &Value) -> Result<()> {
         (endpoint, "/relabelings/0/targetLabel", Value::from("node")),
     ] {
         if at(object, pointer) != &value {
-            bail!("{pointer} of the PodMonitor is {}, not {value}: the rules rely on it", at(object, pointer));
+            bail!(
+                "{pointer} of the PodMonitor is {}, not {value}: the rules rely on it",
+                at(object, pointer)
+            );
         }
     }
     Ok(())

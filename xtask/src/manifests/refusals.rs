@@ -24,7 +24,10 @@ const REFUSED: [(&[&str], &[&str]); 16] = [
         &[ADDRESS, "metrics.podMonitor.enabled=true"],
         &["metrics.podMonitor.enabled", "loopback address", "metrics.bindAddress=0.0.0.0"],
     ),
-    (&[ADDRESS, "metrics.podMonitor.interval=30"], &["/metrics/podMonitor/interval", "does not match pattern"]),
+    (
+        &[ADDRESS, "metrics.podMonitor.interval=soon"],
+        &["/metrics/podMonitor/interval", "does not match pattern"],
+    ),
     (&["kubeProxyReplacement=false"], &["serviceProxyName is missing", "two proxies", "service-proxy-name"]),
     (&[BESIDE, "healthz.port=10256"], &["healthz.port", "10256 is kube-proxy's", "0 for 10266"]),
     (&[BESIDE, "metrics.port=10249"], &["metrics.port", "10249 is kube-proxy's", "0 for 10269"]),

@@ -93,13 +93,17 @@ pub const ALERTS: &[Alert] = &[
     Alert {
         name: "MillraceSourceStale",
         severity: "warning",
-        expression: "millrace_source_synced == 0 or time() - millrace_source_last_event_timestamp_seconds > 300",
+        // A directory of manifests gives no sign of life, and makes no request.
+        expression: "millrace_source_synced == 0 or time() - millrace_source_last_event_timestamp_seconds > 300 \
+                     and on (cluster, node, instance) rest_client_requests_total",
         minutes: 5,
         summary: "An agent does not follow the API server",
         description: "The agent of {{ $labels.node }} {{ $labels.instance }} serves an old state of Services and endpoints.",
         fires: &[
             ("millrace_source_synced{node=\"a\"}", "1x200"),
             ("millrace_source_last_event_timestamp_seconds{node=\"a\"}", "0x200"),
+            ("rest_client_requests_total{node=\"a\",code=\"200\",method=\"GET\"}", "9x200"),
+            ("rest_client_requests_total{node=\"a\",code=\"429\",method=\"GET\"}", "9x200"),
             ("millrace_source_synced{node=\"b\"}", "0x200"),
             ("millrace_source_last_event_timestamp_seconds{node=\"b\"}", "0+60x200"),
         ],
@@ -107,6 +111,9 @@ pub const ALERTS: &[Alert] = &[
         quiet: &[
             ("millrace_source_synced{node=\"a\"}", "1x200"),
             ("millrace_source_last_event_timestamp_seconds{node=\"a\"}", "0+60x200"),
+            ("rest_client_requests_total{node=\"a\",code=\"200\",method=\"GET\"}", "9x200"),
+            ("millrace_source_synced{node=\"directory\"}", "1x200"),
+            ("millrace_source_last_event_timestamp_seconds{node=\"directory\"}", "0x200"),
         ],
     },
     Alert {
@@ -135,7 +142,10 @@ pub const ALERTS: &[Alert] = &[
         minutes: 10,
         summary: "Changes of endpoints are not applied",
         description: "{{ $value }} changes of endpoints wait on {{ $labels.node }} {{ $labels.instance }}.",
-        fires: &[("kubeproxy_sync_proxy_rules_endpoint_changes_pending{job=\"millrace\",node=\"a\"}", "3x200")],
+        fires: &[(
+            "kubeproxy_sync_proxy_rules_endpoint_changes_pending{job=\"millrace\",node=\"a\"}",
+            "3x200",
+        )],
         firing: 1,
         quiet: &[
             ("kubeproxy_sync_proxy_rules_endpoint_changes_pending{job=\"millrace\",node=\"a\"}", "0x200"),
@@ -152,14 +162,29 @@ pub const ALERTS: &[Alert] = &[
         description: "One sync of a hundred takes {{ $value | humanizeDuration }} or longer on {{ $labels.node }} \
                       {{ $labels.instance }}.",
         fires: &[
-            ("kubeproxy_sync_proxy_rules_duration_seconds_bucket{job=\"millrace\",node=\"a\",le=\"4.096\"}", "0x200"),
-            ("kubeproxy_sync_proxy_rules_duration_seconds_bucket{job=\"millrace\",node=\"a\",le=\"8.192\"}", "0+6x200"),
-            ("kubeproxy_sync_proxy_rules_duration_seconds_bucket{job=\"millrace\",node=\"a\",le=\"+Inf\"}", "0+6x200"),
+            (
+                "kubeproxy_sync_proxy_rules_duration_seconds_bucket{job=\"millrace\",node=\"a\",le=\"4.096\"}",
+                "0x200",
+            ),
+            (
+                "kubeproxy_sync_proxy_rules_duration_seconds_bucket{job=\"millrace\",node=\"a\",le=\"8.192\"}",
+                "0+6x200",
+            ),
+            (
+                "kubeproxy_sync_proxy_rules_duration_seconds_bucket{job=\"millrace\",node=\"a\",le=\"+Inf\"}",
+                "0+6x200",
+            ),
         ],
         firing: 1,
         quiet: &[
-            ("kubeproxy_sync_proxy_rules_duration_seconds_bucket{job=\"millrace\",node=\"a\",le=\"0.001\"}", "0+6x200"),
-            ("kubeproxy_sync_proxy_rules_duration_seconds_bucket{job=\"millrace\",node=\"a\",le=\"+Inf\"}", "0+6x200"),
+            (
+                "kubeproxy_sync_proxy_rules_duration_seconds_bucket{job=\"millrace\",node=\"a\",le=\"0.001\"}",
+                "0+6x200",
+            ),
+            (
+                "kubeproxy_sync_proxy_rules_duration_seconds_bucket{job=\"millrace\",node=\"a\",le=\"+Inf\"}",
+                "0+6x200",
+            ),
         ],
     },
     Alert {
@@ -172,14 +197,29 @@ pub const ALERTS: &[Alert] = &[
         description: "One endpoint of a hundred waits {{ $value | humanizeDuration }} or longer for {{ $labels.node }} \
                       {{ $labels.instance }}.",
         fires: &[
-            ("kubeproxy_network_programming_duration_seconds_bucket{job=\"millrace\",node=\"a\",le=\"59\"}", "0x200"),
-            ("kubeproxy_network_programming_duration_seconds_bucket{job=\"millrace\",node=\"a\",le=\"60\"}", "0+6x200"),
-            ("kubeproxy_network_programming_duration_seconds_bucket{job=\"millrace\",node=\"a\",le=\"+Inf\"}", "0+6x200"),
+            (
+                "kubeproxy_network_programming_duration_seconds_bucket{job=\"millrace\",node=\"a\",le=\"59\"}",
+                "0x200",
+            ),
+            (
+                "kubeproxy_network_programming_duration_seconds_bucket{job=\"millrace\",node=\"a\",le=\"60\"}",
+                "0+6x200",
+            ),
+            (
+                "kubeproxy_network_programming_duration_seconds_bucket{job=\"millrace\",node=\"a\",le=\"+Inf\"}",
+                "0+6x200",
+            ),
         ],
         firing: 1,
         quiet: &[
-            ("kubeproxy_network_programming_duration_seconds_bucket{job=\"millrace\",node=\"a\",le=\"0.25\"}", "0+6x200"),
-            ("kubeproxy_network_programming_duration_seconds_bucket{job=\"millrace\",node=\"a\",le=\"+Inf\"}", "0+6x200"),
+            (
+                "kubeproxy_network_programming_duration_seconds_bucket{job=\"millrace\",node=\"a\",le=\"0.25\"}",
+                "0+6x200",
+            ),
+            (
+                "kubeproxy_network_programming_duration_seconds_bucket{job=\"millrace\",node=\"a\",le=\"+Inf\"}",
+                "0+6x200",
+            ),
         ],
     },
     Alert {
@@ -214,14 +254,23 @@ pub const ALERTS: &[Alert] = &[
         description: "The table of flows of {{ $labels.node }} {{ $labels.instance }} is {{ $value | humanizePercentage }} \
                       full. A full one forgets the connection that was silent longest.",
         fires: &[
-            ("millrace_flows{node=\"a\",table=\"established\",ip_family=\"IPv6\",state=\"established\"}", "50x200"),
-            ("millrace_flows{node=\"a\",table=\"established\",ip_family=\"IPv6\",state=\"datagram\"}", "40x200"),
+            (
+                "millrace_flows{node=\"a\",table=\"established\",ip_family=\"IPv6\",state=\"established\"}",
+                "50x200",
+            ),
+            (
+                "millrace_flows{node=\"a\",table=\"established\",ip_family=\"IPv6\",state=\"datagram\"}",
+                "40x200",
+            ),
             ("millrace_map_entries_max{node=\"a\",map=\"FLOWS6\"}", "100x200"),
             ("millrace_map_entries_max{node=\"a\",map=\"FLOWS4\"}", "100x200"),
         ],
         firing: 1,
         quiet: &[
-            ("millrace_flows{node=\"a\",table=\"established\",ip_family=\"IPv4\",state=\"established\"}", "50x200"),
+            (
+                "millrace_flows{node=\"a\",table=\"established\",ip_family=\"IPv4\",state=\"established\"}",
+                "50x200",
+            ),
             ("millrace_flows{node=\"a\",table=\"new\",ip_family=\"IPv4\",state=\"syn\"}", "90x200"),
             ("millrace_map_entries_max{node=\"a\",map=\"FLOWS4\"}", "100x200"),
         ],
@@ -254,12 +303,24 @@ pub const ALERTS: &[Alert] = &[
         description: "{{ $labels.node }} {{ $labels.instance }} refuses {{ $value | humanize }} packets a second: \
                       {{ $labels.reason }}.",
         fires: &[
-            ("millrace_dropped_packets_total{node=\"a\",program=\"xdp_ingress\",reason=\"no_endpoint\"}", "0+60x200"),
-            ("millrace_dropped_packets_total{node=\"a\",program=\"tc_ingress\",reason=\"no_endpoint\"}", "0+60x200"),
-            ("millrace_dropped_packets_total{node=\"a\",program=\"tc_ingress\",reason=\"unknown_port\"}", "0+600x200"),
+            (
+                "millrace_dropped_packets_total{node=\"a\",program=\"xdp_ingress\",reason=\"no_endpoint\"}",
+                "0+60x200",
+            ),
+            (
+                "millrace_dropped_packets_total{node=\"a\",program=\"tc_ingress\",reason=\"no_endpoint\"}",
+                "0+60x200",
+            ),
+            (
+                "millrace_dropped_packets_total{node=\"a\",program=\"tc_ingress\",reason=\"unknown_port\"}",
+                "0+600x200",
+            ),
         ],
         firing: 1,
-        quiet: &[("millrace_dropped_packets_total{node=\"a\",program=\"tc_ingress\",reason=\"no_endpoint\"}", "0+6x200")],
+        quiet: &[(
+            "millrace_dropped_packets_total{node=\"a\",program=\"tc_ingress\",reason=\"no_endpoint\"}",
+            "0+6x200",
+        )],
     },
     Alert {
         name: "MillraceDropsNoWay",
@@ -269,9 +330,15 @@ pub const ALERTS: &[Alert] = &[
         summary: "Backends can't be reached",
         description: "{{ $labels.node }} {{ $labels.instance }} has no route to the backends of {{ $value | humanize }} \
                       packets a second.",
-        fires: &[("millrace_dropped_packets_total{node=\"a\",program=\"tc_ingress\",reason=\"no_way\"}", "0+60x200")],
+        fires: &[(
+            "millrace_dropped_packets_total{node=\"a\",program=\"tc_ingress\",reason=\"no_way\"}",
+            "0+60x200",
+        )],
         firing: 1,
-        quiet: &[("millrace_dropped_packets_total{node=\"a\",program=\"tc_ingress\",reason=\"no_way\"}", "60x200")],
+        quiet: &[(
+            "millrace_dropped_packets_total{node=\"a\",program=\"tc_ingress\",reason=\"no_way\"}",
+            "60x200",
+        )],
     },
     Alert {
         name: "MillraceDropsNoRoom",
@@ -282,9 +349,15 @@ pub const ALERTS: &[Alert] = &[
         summary: "New connections find no room",
         description: "{{ $labels.node }} {{ $labels.instance }} drops {{ $value | humanize }} packets a second: \
                       {{ $labels.reason }}.",
-        fires: &[("millrace_dropped_packets_total{node=\"a\",program=\"tc_ingress\",reason=\"snat_ports\"}", "0+6x200")],
+        fires: &[(
+            "millrace_dropped_packets_total{node=\"a\",program=\"tc_ingress\",reason=\"snat_ports\"}",
+            "0+6x200",
+        )],
         firing: 1,
-        quiet: &[("millrace_dropped_packets_total{node=\"a\",program=\"tc_ingress\",reason=\"snat_ports\"}", "6x200")],
+        quiet: &[(
+            "millrace_dropped_packets_total{node=\"a\",program=\"tc_ingress\",reason=\"snat_ports\"}",
+            "6x200",
+        )],
     },
     Alert {
         name: "MillraceTunnelsRefused",
@@ -295,9 +368,15 @@ pub const ALERTS: &[Alert] = &[
         summary: "Encapsulated packets come from strangers",
         description: "{{ $labels.node }} {{ $labels.instance }} drops {{ $value | humanize }} encapsulated packets a second: \
                       {{ $labels.reason }}.",
-        fires: &[("millrace_dropped_packets_total{node=\"a\",program=\"xdp_ingress\",reason=\"not_peer\"}", "0+60x200")],
+        fires: &[(
+            "millrace_dropped_packets_total{node=\"a\",program=\"xdp_ingress\",reason=\"not_peer\"}",
+            "0+60x200",
+        )],
         firing: 1,
-        quiet: &[("millrace_dropped_packets_total{node=\"a\",program=\"xdp_ingress\",reason=\"not_peer\"}", "60x200")],
+        quiet: &[(
+            "millrace_dropped_packets_total{node=\"a\",program=\"xdp_ingress\",reason=\"not_peer\"}",
+            "60x200",
+        )],
     },
     Alert {
         name: "MillraceWayDown",

@@ -108,7 +108,9 @@ pub fn check(expression: &str) -> (Vec<String>, BTreeSet<&'static str>) {
         faults.extend(unknown.map(|label| format!("{name} has no label {label}")));
         known.extend(labels);
     }
-    for label in parts.iter().filter_map(|part| if let Part::Labels(labels) = part { Some(labels) } else { None }) {
+    for label in
+        parts.iter().filter_map(|part| if let Part::Labels(labels) = part { Some(labels) } else { None })
+    {
         let unknown = label.iter().filter(|label| !known.contains(label.as_str()));
         faults.extend(unknown.map(|label| format!("no metric of it has a label {label}")));
     }
@@ -150,13 +152,17 @@ fn a_name_or_label_that_the_agent_does_not_have_is_a_fault() {
     for (expression, fault) in [
         ("millrace_nothing", "there is no metric millrace_nothing"),
         ("millrace_flows_expired", "there is no metric millrace_flows_expired"),
-        ("kubeproxy_sync_proxy_rules_duration_seconds", "there is no metric kubeproxy_sync_proxy_rules_duration_seconds"),
+        (
+            "kubeproxy_sync_proxy_rules_duration_seconds",
+            "there is no metric kubeproxy_sync_proxy_rules_duration_seconds",
+        ),
         ("millrace_ready{reason=\"x\"}", "millrace_ready has no label reason"),
         ("sum by (reason) (millrace_ready)", "no metric of it has a label reason"),
         ("time()", "it names no metric"),
     ] {
         assert_eq!(check(expression).0[0], fault);
     }
-    let (faults, labels) = check("rate(kubeproxy_sync_proxy_rules_duration_seconds_bucket{le=\"1\",node=\"a\"}[5m])");
+    let (faults, labels) =
+        check("rate(kubeproxy_sync_proxy_rules_duration_seconds_bucket{le=\"1\",node=\"a\"}[5m])");
     assert!(faults.is_empty() && labels.contains("ip_family"), "{faults:?}");
 }

@@ -117,27 +117,27 @@ impl Panel {
     }
 
     fn defaults(&self) -> Value {
-        let mut defaults = json!({"unit": self.unit});
+        let unit = self.unit;
         match self.shape {
             Shape::AtMost(most) => {
                 let steps = json!([{"color": "green", "value": null}, {"color": "red", "value": most + 1}]);
-                defaults["thresholds"] = json!({"mode": "absolute", "steps": steps});
+                json!({"unit": unit, "thresholds": {"mode": "absolute", "steps": steps}})
             }
             Shape::Number => {
-                defaults["thresholds"] = json!({"mode": "absolute", "steps": [{"color": "text", "value": null}]});
+                let steps = json!([{"color": "text", "value": null}]);
+                json!({"unit": unit, "thresholds": {"mode": "absolute", "steps": steps}})
             }
             Shape::Lines | Shape::Stacked => {
                 let is_stacked = self.shape == Shape::Stacked;
-                defaults["min"] = json!(0);
-                defaults["custom"] = json!({
+                let custom = json!({
                     "drawStyle": "line", "lineWidth": 1, "showPoints": "never",
                     "fillOpacity": if is_stacked { 30 } else { 0 },
                     "stacking": {"mode": if is_stacked { "normal" } else { "none" }, "group": "A"},
                 });
+                json!({"unit": unit, "min": 0, "custom": custom})
             }
-            Shape::Table => {}
+            Shape::Table => json!({"unit": unit}),
         }
-        defaults
     }
 
     fn options(&self) -> Value {
@@ -157,7 +157,9 @@ impl Panel {
     /// A table shows labels alone.
     fn transformations(&self) -> Value {
         match self.shape {
-            Shape::Table => json!([{"id": "organize", "options": {"excludeByName": {"Time": true, "Value": true}}}]),
+            Shape::Table => {
+                json!([{"id": "organize", "options": {"excludeByName": {"Time": true, "Value": true}}}])
+            }
             _ => json!([]),
         }
     }

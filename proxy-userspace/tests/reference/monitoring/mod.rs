@@ -43,7 +43,9 @@ pub fn page() -> String {
         ]
     });
     let panels = ROWS.iter().flat_map(|row| {
-        row.panels.iter().map(|panel| vec![row.title.to_owned(), panel.title.to_owned(), panel.about.to_owned()])
+        row.panels
+            .iter()
+            .map(|panel| vec![row.title.to_owned(), panel.title.to_owned(), panel.about.to_owned()])
     });
     format!(
         "\

@@ -75,7 +75,7 @@ const OVERVIEW: &[Panel] = &[
         queries: &[("count(count by (version) (millrace_build_info{@}))", "versions")],
     },
     Panel {
-        title: "Nodes by IPVS for want of eBPF",
+        title: "Fallback to IPVS",
         about: "Nodes whose kernel can't do eBPF.",
         unit: "short",
         shape: Shape::AtMost(0),
@@ -107,7 +107,10 @@ const OVERVIEW: &[Panel] = &[
         about: "Connections and datagrams of pods and processes that a hook directed to a backend.",
         unit: "cps",
         shape: Shape::Stacked,
-        queries: &[("sum by (node) (rate(millrace_packets_total{@,reason=\"connected\"}[$every]))", "{{node}}")],
+        queries: &[(
+            "sum by (node) (rate(millrace_packets_total{@,reason=\"connected\"}[$every]))",
+            "{{node}}",
+        )],
     },
     Panel {
         title: "Delay of changes, 99 of 100",
@@ -200,14 +203,20 @@ const NODES: &[Panel] = &[
         about: "The ten fullest maps. Maps do not grow while the agent runs.",
         unit: "percentunit",
         shape: Shape::Lines,
-        queries: &[("topk(10, max by (map) (millrace_map_entries{@} / millrace_map_entries_max{@}))", "{{map}}")],
+        queries: &[(
+            "topk(10, max by (map) (millrace_map_entries{@} / millrace_map_entries_max{@}))",
+            "{{map}}",
+        )],
     },
     Panel {
         title: "SNAT ports in use",
         about: "Toward the backend with most of them in use.",
         unit: "percentunit",
         shape: Shape::Lines,
-        queries: &[("max by (node) (millrace_snat_ports_used{@} / millrace_snat_ports_limit{@})", "{{node}}")],
+        queries: &[(
+            "max by (node) (millrace_snat_ports_used{@} / millrace_snat_ports_limit{@})",
+            "{{node}}",
+        )],
     },
     Panel {
         title: "Routes to other nodes without next hop",
@@ -225,10 +234,10 @@ const NODES: &[Panel] = &[
     },
     Panel {
         title: "Uplinks",
-        about: "Devices toward the network, how XDP is attached, and the driver.",
+        about: "Devices toward the network, and how XDP is attached.",
         unit: "short",
         shape: Shape::Table,
-        queries: &[("max by (node, device, xdp, driver) (millrace_uplink_info{@})", "")],
+        queries: &[("max by (node, device, xdp) (millrace_uplink_info{@})", "")],
     },
     Panel {
         title: "CPU of the agent",
@@ -253,8 +262,14 @@ const CONTROL_PLANE: &[Panel] = &[
         unit: "short",
         shape: Shape::Lines,
         queries: &[
-            ("sum(rate(kubeproxy_sync_proxy_rules_endpoint_changes_total{@}[$every]))", "endpoints, per second"),
-            ("sum(rate(kubeproxy_sync_proxy_rules_service_changes_total{@}[$every]))", "Services, per second"),
+            (
+                "sum(rate(kubeproxy_sync_proxy_rules_endpoint_changes_total{@}[$every]))",
+                "endpoints, per second",
+            ),
+            (
+                "sum(rate(kubeproxy_sync_proxy_rules_service_changes_total{@}[$every]))",
+                "Services, per second",
+            ),
         ],
     },
     Panel {
@@ -279,7 +294,7 @@ const CONTROL_PLANE: &[Panel] = &[
     },
     Panel {
         title: "Time since the source was heard",
-        about: "Grows while an agent is cut off from the API server.",
+        about: "Grows while an agent is cut off from the API server. A directory of manifests is heard when it changes.",
         unit: "s",
         shape: Shape::Lines,
         queries: &[("time() - max by (node) (millrace_source_last_event_timestamp_seconds{@})", "{{node}}")],
@@ -296,7 +311,10 @@ const CONTROL_PLANE: &[Panel] = &[
         about: "Listings and watches that ended in an error.",
         unit: "short",
         shape: Shape::Lines,
-        queries: &[("sum by (resource) (increase(millrace_source_watch_errors_total{@}[$every]))", "{{resource}}")],
+        queries: &[(
+            "sum by (resource) (increase(millrace_source_watch_errors_total{@}[$every]))",
+            "{{resource}}",
+        )],
     },
     Panel {
         title: "Failures of the last sync",

@@ -96,8 +96,12 @@ fn add(text: &mut String, alert: &Alert, what: &str, series: &[(&str, &str)], fi
     text.push_str("    promql_expr_test:\n");
     for (minute, count) in firing {
         let firing = format!("count(ALERTS{{alertname=\"{name}\",alertstate=\"firing\"}})");
-        let samples = if *count == 0 { "[]".to_owned() } else { format!("[{{labels: '{{}}', value: {count}}}]") };
-        write!(text, "      - expr: '{firing}'\n        eval_time: {minute}m\n        exp_samples: {samples}\n")
-            .unwrap();
+        let samples =
+            if *count == 0 { "[]".to_owned() } else { format!("[{{labels: '{{}}', value: {count}}}]") };
+        write!(
+            text,
+            "      - expr: '{firing}'\n        eval_time: {minute}m\n        exp_samples: {samples}\n"
+        )
+        .unwrap();
     }
 }
