@@ -1,6 +1,6 @@
 //! Millrace's agent and command line, as a library for the program, its tests and the benches.
 //!
-//! Uses: `model` <- `source`, `dataplane` <- `reconcile` <- `agent` <- `cli`. `model` and each data
+//! Uses: `model` <- `source`, `dataplane` <- `reconcile` <- `agent` <- `cli` <- `kubectl`. `model` and each data
 //! plane's plan are pure. Only `dataplane` touches maps and programs, only `source` reads the API
 //! or manifests, only `node` uses rtnetlink.
 
@@ -13,6 +13,7 @@ pub mod events;
 pub mod faces;
 pub mod health;
 pub mod http;
+pub mod kubectl;
 pub mod metrics;
 pub mod model;
 pub mod node;

@@ -7,6 +7,8 @@
 mod argument;
 mod backends;
 mod check;
+
+pub(crate) mod bugtool;
 mod cleanup;
 mod complete;
 mod counters;
@@ -37,8 +39,10 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::agent;
 use crate::config::{AgentArgs, Settings, Task};
-use error::{CliError, one_line};
-use output::{note, write_out};
+pub(crate) use error::{CliError, one_line};
+pub(crate) use output::{
+    API_VERSION, Format, Table, columns_table, duration, lines, note, parse_format, terminal_width, write_out,
+};
 
 pub use exit::ExitStatus;
 
@@ -79,6 +83,8 @@ enum Command {
     /// The settings are those of the agent that runs here. Every flag of `millrace agent` is taken, too, and with one
     /// of them the flags alone count.
     Check(Box<check::CheckArgs>),
+    /// Write the output of all commands, and of the node's own tools, into an archive
+    Bugtool(bugtool::BugtoolArgs),
     /// Detach and remove everything of Millrace from this node; refused while an agent runs
     Cleanup(cleanup::CleanupArgs),
     /// Show the versions of this program, of the map layout and of the agent that runs here
@@ -153,6 +159,7 @@ fn execute(command: Command) -> Result<(), CliError> {
         Command::Maps(args) => maps::run(&args),
         Command::Programs(args) => programs::run(&args),
         Command::Check(args) => runtime()?.block_on(check::run(&args)),
+        Command::Bugtool(args) => bugtool::run(&args),
         Command::Cleanup(args) => runtime()?.block_on(cleanup::run(&args)),
         Command::Version(args) => version::run(&args),
         Command::Completion(args) => complete::run(&args),

@@ -21,9 +21,9 @@ use super::place::Place;
 use crate::config::{ConfigError, Refused};
 
 pub use document::Document;
-pub use format::Format;
+pub use format::{Format, columns_table, parse as parse_format};
 pub use list::{Column, Group, List, Row};
-pub use style::Style;
+pub use style::{Style, lines};
 pub use table::{Table, age, mark, owners, ranges, some_of};
 pub use watch::is_closed_within;
 
@@ -106,7 +106,7 @@ impl OutputArgs {
     }
 
     fn style<'a>(&'a self, node: &'a dyn Fn() -> String) -> Style<'a> {
-        Style { format: &self.output, no_headers: self.no_headers, width: width(), node }
+        Style { format: &self.output, no_headers: self.no_headers, width: terminal_width(), node }
     }
 
     /// Whether no cell is to be shortened.
@@ -128,7 +128,7 @@ pub fn note(text: &str) {
 }
 
 /// Returns the columns of the terminal; `None` if standard output is none.
-fn width() -> Option<usize> {
+pub fn terminal_width() -> Option<usize> {
     let (Width(width), _) = io::stdout().is_terminal().then(terminal_size)??;
     Some(usize::from(width))
 }

@@ -72,6 +72,7 @@ const AGENT: Layout = Layout {
             ],
         },
         Uses { name: "cli", may_use: &["source", "node", "dataplane", "config", "check", "health", "agent"] },
+        Uses { name: "kubectl", may_use: &["cli"] },
     ]),
 };
 
@@ -113,7 +114,12 @@ pub const APART: &[Apart] = &[Apart {
 /// Crates that only some folders of a package name.
 pub const ONLY: &[Only] = &[
     Only { package: "millrace", krate: "aya*", folders: &["dataplane/ebpf"], why: "maps and programs" },
-    Only { package: "millrace", krate: "kube*", folders: &["source", "events"], why: "the API server" },
+    Only {
+        package: "millrace",
+        krate: "kube*",
+        folders: &["source", "events", "kubectl"],
+        why: "the API server",
+    },
     Only { package: "millrace", krate: "rtnetlink", folders: &["node"], why: "the node's network" },
     Only {
         package: "millrace",

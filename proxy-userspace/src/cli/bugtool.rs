@@ -1,0 +1,163 @@
+//! `millrace bugtool`: what this node shows, in an archive for a report.
+
+use std::env;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use clap::Args;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use jiff::Timestamp;
+
+use super::error::CliError;
+use super::output::write_out;
+use super::place::Place;
+
+/// The outputs of Millrace: file and arguments.
+pub const COMMANDS: [(&str, &[&str]); 10] = [
+    ("version.json", &["version", "-o", "json"]),
+    ("status.txt", &["status"]),
+    ("status.json", &["status", "-o", "json"]),
+    ("services.json", &["services", "-o", "json"]),
+    ("backends.json", &["backends", "-o", "json"]),
+    ("flows.json", &["flows", "--limit", "10000", "-o", "json"]),
+    ("ways.json", &["ways", "-o", "json"]),
+    ("counters.json", &["counters", "--all", "-o", "json"]),
+    ("maps.json", &["maps", "-o", "json"]),
+    ("programs.json", &["programs", "-o", "json"]),
+];
+
+/// The outputs of the node: file and command. A program that is missing is named in its file.
+const OF_NODE: [(&str, &[&str]); 8] = [
+    ("node/uname.txt", &["uname", "-a"]),
+    ("node/links.txt", &["ip", "-details", "-statistics", "link"]),
+    ("node/addresses.txt", &["ip", "address"]),
+    ("node/rules.txt", &["ip", "rule"]),
+    ("node/routes.txt", &["ip", "route", "show", "table", "all"]),
+    ("node/neighbours.txt", &["ip", "neighbour"]),
+    ("node/nftables.txt", &["nft", "list", "ruleset"]),
+    ("node/bpf.txt", &["bpftool", "net"]),
+];
+
+/// Settings of the host that packets depend on.
+const SETTINGS: [&str; 6] = [
+    "net/ipv4/ip_forward",
+    "net/ipv6/conf/all/forwarding",
+    "net/ipv4/conf/all/rp_filter",
+    "net/ipv4/ip_local_port_range",
+    "net/ipv4/ip_local_reserved_ports",
+    "net/core/bpf_jit_enable",
+];
+
+/// Arguments of `millrace bugtool`.
+#[derive(Args, Clone, Debug)]
+pub struct BugtoolArgs {
+    /// The archive [default: millrace-bugtool-TIME.tar.gz here]
+    #[arg(short = 'O', long, value_name = "FILE")]
+    output_file: Option<PathBuf>,
+    #[command(flatten)]
+    place: Place,
+}
+
+/// Writes the archive. It has addresses and names of Services, and no secrets.
+pub fn run(args: &BugtoolArgs) -> Result<(), CliError> {
+    let program = env::current_exe()?;
+    let mut files = Vec::new();
+    for (name, words) in COMMANDS {
+        let mut command = Command::new(&program);
+        command.args(words).arg("--bpffs-path").arg(&args.place.bpffs_path);
+        files.push((name.to_owned(), output(&mut command)));
+    }
+    for (name, words) in OF_NODE {
+        if let [program, words @ ..] = words {
+            files.push((name.to_owned(), output(Command::new(program).args(words))));
+        }
+    }
+    let settings = SETTINGS.map(|name| {
+        let value = std::fs::read_to_string(Path::new("/proc/sys").join(name));
+        format!("{name} = {}\n", value.unwrap_or_else(|error| error.to_string()).trim())
+    });
+    files.push(("node/sysctl.txt".to_owned(), settings.concat()));
+    let path = args.output_file.clone().unwrap_or_else(default_path);
+    write(&path, &files)?;
+    Ok(write_out(&format!("{}: {} files\n", path.display(), files.len()))?)
+}
+
+/// Returns both outputs of a command, or why it can't be run.
+fn output(command: &mut Command) -> String {
+    let name = command.get_program().to_string_lossy().into_owned();
+    match command.output() {
+        Ok(output) => {
+            [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat()
+        }
+        Err(error) => format!("{name}: {error}\n"),
+    }
+}
+
+/// Returns the name of an archive of now, in the current folder.
+pub fn default_path() -> PathBuf {
+    let time = Timestamp::now().strftime("%Y%m%dT%H%M%SZ");
+    format!("millrace-bugtool-{time}.tar.gz").into()
+}
+
+/// Writes the files into an archive, in a folder of the archive's name.
+pub fn write(path: &Path, files: &[(String, String)]) -> io::Result<()> {
+    let file = File::create(path)
+        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
+    let mut archive = tar::Builder::new(GzEncoder::new(file, Compression::default()));
+    let now = u64::try_from(Timestamp::now().as_second()).unwrap_or(0);
+    for (name, text) in files {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(text.len() as u64);
+        header.set_mode(0o600);
+        header.set_mtime(now);
+        archive.append_data(&mut header, Path::new("millrace-bugtool").join(name), text.as_bytes())?;
+    }
+    archive.into_inner()?.finish()?.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use flate2::read::GzDecoder;
+
+    use super::*;
+    use crate::cli::command;
+
+    #[test]
+    fn an_archive_has_the_files_in_a_folder_of_its_own() {
+        let path = env::temp_dir().join(format!("millrace-bugtool-{}.tar.gz", std::process::id()));
+        write(
+            &path,
+            &[("node-a/status.txt".to_owned(), "Ready\n".to_owned()), ("b".to_owned(), String::new())],
+        )
+        .unwrap();
+        let mut archive = tar::Archive::new(GzDecoder::new(File::open(&path).unwrap()));
+        let mut files = Vec::new();
+        for entry in archive.entries().unwrap() {
+            let (mut entry, mut text) = (entry.unwrap(), String::new());
+            entry.read_to_string(&mut text).unwrap();
+            files.push((entry.path().unwrap().display().to_string(), text));
+        }
+        std::fs::remove_file(path).unwrap();
+        let expected = [("millrace-bugtool/node-a/status.txt", "Ready\n"), ("millrace-bugtool/b", "")];
+        assert_eq!(files, expected.map(|(name, text)| (name.to_owned(), text.to_owned())));
+    }
+
+    #[test]
+    fn the_command_line_takes_every_command_of_the_archive() {
+        for (name, words) in COMMANDS {
+            let parsed = command().try_get_matches_from(["millrace"].iter().chain(words));
+            assert!(parsed.is_ok(), "{name}: {parsed:?}");
+        }
+    }
+
+    #[test]
+    fn a_program_that_is_missing_is_named() {
+        let text = output(&mut Command::new("/nonexistent/nft"));
+        assert!(text.starts_with("/nonexistent/nft: "), "{text}");
+    }
+}

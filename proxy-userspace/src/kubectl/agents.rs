@@ -1,0 +1,160 @@
+//! The agents' pods, and their answers to a command, by the API server's `pods/exec`.
+
+use std::path::Path;
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
+use kube::api::{AttachParams, AttachedProcess, ListParams, LogParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config, ResourceExt};
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::time::timeout;
+
+use super::error::KubectlError;
+
+/// The container of the agent in its pod.
+const CONTAINER: &str = "agent";
+/// The nodes that are asked at once. Each is a connection to the API server.
+const AT_ONCE: usize = 32;
+
+/// An agent in a pod.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Agent {
+    /// The name of its node.
+    pub node: String,
+    namespace: String,
+    pod: String,
+}
+
+/// The answer of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The node's name.
+    pub node: String,
+    /// The exit status; none if the command did not run to its end.
+    pub status: Option<u8>,
+    /// Its output.
+    pub output: String,
+    /// Its complaints, or the reason why it did not run.
+    pub errors: String,
+}
+
+impl Answer {
+    fn failed(node: &str, why: String) -> Self {
+        Self { node: node.to_owned(), status: None, output: String::new(), errors: why }
+    }
+
+    /// Returns the lines of complaint, without the program's name.
+    pub fn complaints(&self) -> impl Iterator<Item = &str> {
+        self.errors
+            .lines()
+            .map(|line| line.strip_prefix("millrace: ").unwrap_or(line))
+            .filter(|line| !line.is_empty())
+    }
+}
+
+/// Returns a client for a context of a kubeconfig file.
+pub async fn client(file: Option<&Path>, context: Option<&str>) -> Result<Client, KubectlError> {
+    let options = KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
+    let config = match file {
+        Some(file) => Config::from_custom_kubeconfig(Kubeconfig::read_from(file)?, &options).await?,
+        None => Config::from_kubeconfig(&options).await?,
+    };
+    Ok(Client::try_from(config)?)
+}
+
+/// Returns the agents on these nodes, or on all, sorted by node.
+pub async fn find(client: &Client, selector: &str, nodes: &[String]) -> Result<Vec<Agent>, KubectlError> {
+    let pods = Api::<Pod>::all(client.clone()).list(&ListParams::default().labels(selector)).await?;
+    let mut agents: Vec<Agent> = pods.items.iter().filter_map(agent).collect();
+    agents.sort();
+    if agents.is_empty() {
+        return Err(KubectlError::NoAgents { selector: selector.to_owned() });
+    }
+    let has = |node: &String| agents.iter().any(|agent| agent.node == *node);
+    let missing: Vec<String> = nodes.iter().filter(|node| !has(node)).cloned().collect();
+    if !missing.is_empty() {
+        return Err(KubectlError::NoSuchNode {
+            missing,
+            nodes: agents.into_iter().map(|agent| agent.node).collect(),
+        });
+    }
+    agents.retain(|agent| nodes.is_empty() || nodes.contains(&agent.node));
+    Ok(agents)
+}
+
+/// Returns the agent of a running pod.
+fn agent(pod: &Pod) -> Option<Agent> {
+    let is_running = pod.status.as_ref()?.phase.as_deref() == Some("Running");
+    let node = pod.spec.as_ref()?.node_name.clone()?;
+    is_running.then(|| Agent { node, namespace: pod.namespace().unwrap_or_default(), pod: pod.name_any() })
+}
+
+/// Runs `millrace WORDS` on all nodes at once. Returns the answers in the order of the agents.
+pub async fn ask(client: &Client, agents: &[Agent], words: &[String], longest: Duration) -> Vec<Answer> {
+    let answers = agents.iter().map(|agent| async move {
+        let answer = timeout(longest, run(client, agent, words)).await;
+        answer.unwrap_or_else(|_| Answer::failed(&agent.node, format!("no answer within {longest:?}")))
+    });
+    stream::iter(answers).buffered(AT_ONCE).collect().await
+}
+
+/// Returns the end of an agent's log, or why there is none.
+pub async fn log(client: &Client, agent: &Agent) -> String {
+    let params =
+        LogParams { container: Some(CONTAINER.to_owned()), tail_lines: Some(10_000), ..LogParams::default() };
+    let pods = Api::<Pod>::namespaced(client.clone(), &agent.namespace);
+    pods.logs(&agent.pod, &params).await.unwrap_or_else(|error| format!("no log: {error}\n"))
+}
+
+async fn run(client: &Client, agent: &Agent, words: &[String]) -> Answer {
+    let pods = Api::<Pod>::namespaced(client.clone(), &agent.namespace);
+    let command: Vec<&str> = ["millrace"].into_iter().chain(words.iter().map(String::as_str)).collect();
+    let params = AttachParams::default().container(CONTAINER);
+    match pods.exec(&agent.pod, command, &params).await {
+        Ok(process) => finish(&agent.node, process).await,
+        Err(error) => Answer::failed(&agent.node, error.to_string()),
+    }
+}
+
+/// Reads both streams, and then the status.
+async fn finish(node: &str, mut process: AttachedProcess) -> Answer {
+    let (output, errors) = (process.stdout(), process.stderr());
+    let status = process.take_status();
+    let (output, errors) = tokio::join!(read(output), read(errors));
+    let status = match status {
+        Some(status) => status.await,
+        None => None,
+    };
+    match (exit_status(status.as_ref()), status.and_then(|status| status.message)) {
+        (Some(status), _) => Answer { node: node.to_owned(), status: Some(status), output, errors },
+        (None, Some(message)) => Answer::failed(node, message),
+        (None, None) => Answer::failed(node, "the connection to the pod ended too early".to_owned()),
+    }
+}
+
+async fn read(stream: Option<impl AsyncRead + Unpin>) -> String {
+    let mut bytes = Vec::new();
+    if let Some(mut stream) = stream {
+        // What came before a failure is shown; the status tells of it.
+        let _ = stream.read_to_end(&mut bytes).await;
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Returns the exit status in the API server's last word; none if the command could not be run.
+fn exit_status(status: Option<&Status>) -> Option<u8> {
+    let status = status?;
+    if status.status.as_deref() == Some("Success") {
+        return Some(0);
+    }
+    let causes = status.details.as_ref()?.causes.as_ref()?;
+    let cause = causes.iter().find(|cause| cause.reason.as_deref() == Some("ExitCode"))?;
+    cause.message.as_ref()?.parse().ok()
+}
+
+#[cfg(test)]
+#[path = "agents_tests.rs"]
+mod tests;

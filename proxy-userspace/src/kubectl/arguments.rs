@@ -1,0 +1,229 @@
+//! The command line of `kubectl millrace`: its own flags, and the words for the nodes.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use super::error::KubectlError;
+use crate::cli::{self, Format, duration, one_line, parse_format};
+
+/// The commands that change a node, or are for one's own machine.
+const OF_ONE_NODE: [&str; 4] = ["agent", "cleanup", "completion", "man"];
+
+/// Millrace on all nodes of a cluster: any command of `millrace` that shows something, and those below.
+///
+/// `kubectl millrace status`, `services`, `backends`, `flows`, `ways`, `counters`, `maps`, `programs` and `version` run
+/// on each node, and take the flags that `millrace` has for them.
+#[derive(Debug, Parser)]
+#[command(name = "kubectl millrace", version, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(flatten)]
+    pub target: Target,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The cluster, and the nodes in it.
+#[derive(Args, Clone, Debug)]
+pub struct Target {
+    /// Nodes, separated by commas [default: all with an agent]
+    #[arg(long, value_name = "NODE,...", value_delimiter = ',')]
+    pub on: Vec<String>,
+    /// Kubeconfig file [default: KUBECONFIG, else ~/.kube/config]
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig file [default: the current one]
+    #[arg(long)]
+    pub context: Option<String>,
+    /// Label of the agents' pods
+    #[arg(long, value_name = "LABEL", default_value = "app.kubernetes.io/name=millrace")]
+    pub selector: String,
+    /// Longest time for a node's answer
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
+    pub timeout: Duration,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Show in what the nodes differ: endpoints, frontends, lengths of lists, sizes of maps, versions; status 4 if
+    /// they do
+    Diff(DiffArgs),
+    /// Write the output of all commands on all nodes, and the agents' logs, into an archive
+    Bugtool(BugtoolArgs),
+    /// Any other command, for the nodes
+    #[command(external_subcommand)]
+    Other(Vec<String>),
+}
+
+/// Arguments of `kubectl millrace diff`.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct DiffArgs {
+    /// Format
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub output: DiffFormat,
+}
+
+/// A format of `diff`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DiffFormat {
+    /// A row for each difference
+    Table,
+    /// A JSON document
+    Json,
+}
+
+/// Arguments of `kubectl millrace bugtool`.
+#[derive(Args, Clone, Debug)]
+pub struct BugtoolArgs {
+    /// The archive [default: millrace-bugtool-TIME.tar.gz here]
+    #[arg(short = 'O', long, value_name = "FILE")]
+    pub output_file: Option<PathBuf>,
+}
+
+/// A command for the nodes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Call {
+    /// The command and its arguments, with the format that is joined.
+    pub words: Vec<String>,
+    /// The format of the joined output.
+    pub format: Format,
+    /// The header of a table is left out.
+    pub no_headers: bool,
+}
+
+impl Call {
+    /// Whether the nodes answer `millrace status` as JSON, which has their readiness.
+    pub fn is_status_as_json(&self) -> bool {
+        self.words.first().is_some_and(|word| word == "status")
+            && self.words.last().is_some_and(|word| word == "json")
+    }
+
+    /// Takes our own flags out of the words, wherever they stand, and checks the rest as `millrace` does.
+    pub fn parse(mut words: Vec<String>, target: &mut Target) -> Result<Self, KubectlError> {
+        if let Some(command) = words.first().filter(|word| OF_ONE_NODE.contains(&word.as_str())) {
+            return Err(KubectlError::Usage(format!(
+                "`{command}` is for one node: run `millrace {command}` there"
+            )));
+        }
+        while let Some(nodes) = take_value(&mut words, &["--on"])? {
+            target.on.extend(nodes.split(',').map(str::to_owned));
+        }
+        while let Some(context) = take_value(&mut words, &["--context"])? {
+            target.context = Some(context);
+        }
+        while let Some(file) = take_value(&mut words, &["--kubeconfig"])? {
+            target.kubeconfig = Some(file.into());
+        }
+        if let Some(flag) = words.iter().find(|word| ["-w", "--watch"].contains(&word.as_str())) {
+            return Err(KubectlError::Usage(format!(
+                "{flag} is for one node: run it in a pod, or repeat the command"
+            )));
+        }
+        let mut format = None;
+        while let Some(given) = take_value(&mut words, &["--output", "-o"])? {
+            let parsed = parse_format(&given);
+            format = Some(parsed.map_err(|error| KubectlError::Usage(format!("--output: {error}")))?);
+        }
+        let format = format.unwrap_or(Format::Table);
+        let before = words.len();
+        words.retain(|word| word != "--no-headers");
+        let no_headers = words.len() < before;
+        let all = ["millrace"].into_iter().chain(words.iter().map(String::as_str));
+        match cli::command().try_get_matches_from(all) {
+            Err(error) if error.use_stderr() => return Err(KubectlError::Usage(one_line(&error))),
+            Err(help) => return Err(KubectlError::Help(help.to_string())),
+            Ok(_) => {}
+        }
+        let of_nodes = match format {
+            Format::Table if words.first().is_some_and(|word| word == "status") => "json",
+            Format::Table => "table",
+            Format::Wide => "wide",
+            Format::Name => "name",
+            Format::Json | Format::JsonLines | Format::Yaml | Format::JsonPath(_) | Format::Columns(_) => {
+                "json"
+            }
+        };
+        words.extend(["-o", of_nodes].map(str::to_owned));
+        Ok(Self { words, format, no_headers })
+    }
+}
+
+/// Removes a flag with its value: `--flag VALUE`, `--flag=VALUE`, and of a short one `-fVALUE`.
+fn take_value(words: &mut Vec<String>, flags: &[&str]) -> Result<Option<String>, KubectlError> {
+    for flag in flags {
+        if let Some(index) = words.iter().position(|word| word == flag) {
+            words.remove(index);
+            if index >= words.len() {
+                return Err(KubectlError::Usage(format!("{flag} has no value")));
+            }
+            return Ok(Some(words.remove(index)));
+        }
+        let rest = |word: &String| {
+            let rest = word.strip_prefix(flag)?;
+            if flag.starts_with("--") { rest.strip_prefix('=') } else { Some(rest) }.map(str::to_owned)
+        };
+        let found = words.iter().enumerate().find_map(|(index, word)| Some((index, rest(word)?)));
+        if let Some((index, value)) = found {
+            words.remove(index);
+            return Ok(Some(value));
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<(Call, Target), KubectlError> {
+        let cli = Cli::try_parse_from(["kubectl-millrace"].into_iter().chain(line.split(' '))).unwrap();
+        let mut target = cli.target;
+        let Command::Other(words) = cli.command else { panic!("{line}") };
+        Call::parse(words, &mut target).map(|call| (call, target))
+    }
+
+    #[test]
+    fn our_flags_stand_anywhere_and_the_rest_goes_to_the_nodes() {
+        let (call, target) =
+            parse("--context c services shop/web -n shop --on node-a,node-b --no-headers").unwrap();
+        assert_eq!(call.words, ["services", "shop/web", "-n", "shop", "-o", "table"]);
+        assert!(call.no_headers && call.format == Format::Table);
+        assert_eq!(
+            (target.on, target.context),
+            (vec!["node-a".to_owned(), "node-b".to_owned()], Some("c".to_owned()))
+        );
+        for (line, sent, format) in [
+            ("flows -oyaml", "flows -o json", Format::Yaml),
+            ("flows --output=jsonl --count-by client", "flows --count-by client -o json", Format::JsonLines),
+            ("status", "status -o json", Format::Table),
+            ("status -o wide", "status -o wide", Format::Wide),
+            ("ways -o name", "ways -o name", Format::Name),
+        ] {
+            let (call, _) = parse(line).unwrap();
+            assert_eq!((call.words.join(" ").as_str(), call.format), (sent, format), "{line}");
+        }
+    }
+
+    #[test]
+    fn the_help_of_a_command_is_shown_here() {
+        let help = parse("flows --help").unwrap_err();
+        assert!(matches!(&help, KubectlError::Help(text) if text.contains("--count-by")), "{help}");
+    }
+
+    #[test]
+    fn what_no_node_would_take_is_refused_here_by_one_line() {
+        for (line, said) in [
+            ("cleanup", "`cleanup` is for one node"),
+            ("flows -w", "-w is for one node"),
+            ("flows --on", "--on has no value"),
+            ("flows -o xml", "--output: \"xml\" is not accepted"),
+            ("flowz", "there is no command 'flowz'; did you mean 'flows'?"),
+            ("flows --limit 0", "--limit: \"0\" is not accepted"),
+        ] {
+            let error = parse(line).unwrap_err();
+            assert!(error.to_string().starts_with(said), "{line}: {error}");
+            assert_eq!(error.status(), crate::cli::ExitStatus::Usage);
+        }
+    }
+}

@@ -1,0 +1,108 @@
+use super::*;
+use crate::cli::parse_format;
+
+fn answer(node: &str, status: u8, output: &str) -> Answer {
+    Answer { node: node.to_owned(), status: Some(status), output: output.to_owned(), errors: String::new() }
+}
+
+fn call(words: &str, format: &str) -> Call {
+    let words = words.split(' ').map(str::to_owned).collect();
+    Call { words, format: parse_format(format).unwrap(), no_headers: false }
+}
+
+#[test]
+fn tables_with_the_same_header_are_one_with_the_nodes_before() {
+    let answers = [
+        answer(
+            "node-a",
+            0,
+            "WAY TO      NEXT HOP           N\n10.1.0.2    02:00:00:00:00:01  1\nfd00::1234  -                  22\n",
+        ),
+        answer("node-b", 0, "WAY TO    NEXT HOP  N\n10.1.0.1  -         1\n"),
+        answer("node-c", 1, ""),
+    ];
+    assert_eq!(
+        text(&call("ways", "table"), &answers).unwrap(),
+        "NODE    WAY TO      NEXT HOP           N\n\
+         node-a  10.1.0.2    02:00:00:00:00:01  1\n\
+         node-a  fd00::1234  -                  22\n\
+         node-b  10.1.0.1    -                  1\n"
+    );
+}
+
+#[test]
+fn tables_of_both_modes_stay_apart_and_other_lines_have_their_node() {
+    let two = answer("node-a", 0, "A  B\n1  2\n\nC\n3\n");
+    let lines = answer("node-b", 0, "millrace 0.1.0 (layout 6)\n");
+    let all = text(&call("version", "table"), &[two, lines]).unwrap();
+    assert_eq!(
+        all,
+        "NODE    A  B\nnode-a  1  2\n\nNODE    C\nnode-a  3\n\nnode-b: millrace 0.1.0 (layout 6)\n"
+    );
+}
+
+#[test]
+fn items_have_their_node_and_a_document_that_is_no_list_is_an_item() {
+    let list = |address: &str| {
+        json!({"apiVersion": "x", "kind": "BackendList", "node": "itself", "items": [{"address": address, "node": "10.1.0.9"}]})
+            .to_string()
+    };
+    let answers = [answer("node-a", 0, &list("10.0.0.1:80")), answer("node-b", 0, &list("10.0.0.2:80"))];
+    let lines = text(&call("backends", "jsonl"), &answers).unwrap();
+    let items: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let item =
+        |node: &str, address: &str| json!({"node": node, "address": address, "backend_node": "10.1.0.9"});
+    assert_eq!(items, [item("node-a", "10.0.0.1:80"), item("node-b", "10.0.0.2:80")]);
+    assert_eq!(text(&call("backends", "jsonpath={.items[*].node}"), &answers).unwrap(), "node-a\nnode-b\n");
+    let columns = text(&call("backends", "custom-columns=N:.node,A:.address"), &answers).unwrap();
+    assert_eq!(columns, "N       A\nnode-a  10.0.0.1:80\nnode-b  10.0.0.2:80\n");
+    let version = answer(
+        "node-a",
+        0,
+        &json!({"apiVersion": "x", "kind": "Version", "node": "a", "version": "1"}).to_string(),
+    );
+    let json: Value = serde_json::from_str(&text(&call("version", "json"), &[version]).unwrap()).unwrap();
+    let items = json!([{"node": "node-a", "version": "1"}]);
+    assert_eq!(json, json!({"apiVersion": API_VERSION, "kind": "VersionList", "items": items}));
+}
+
+#[test]
+fn an_answer_that_is_no_json_names_its_node() {
+    let error = text(&call("ways", "json"), &[answer("node-a", 0, "{")]).unwrap_err().to_string();
+    assert!(error.starts_with("node-a: the answer can't be read: "), "{error}");
+}
+
+#[test]
+fn the_status_is_that_of_all_or_the_gravest() {
+    let of =
+        |statuses: &[u8]| status(&statuses.iter().map(|status| answer("a", *status, "")).collect::<Vec<_>>());
+    assert_eq!(of(&[0, 0]), ExitStatus::Done);
+    assert_eq!(of(&[3, 3]), ExitStatus::NotFound);
+    assert_eq!(of(&[0, 3]), ExitStatus::Done, "one node has it");
+    assert_eq!(of(&[0, 3, 4]), ExitStatus::Wrong);
+    let silent = Answer { status: None, ..answer("a", 0, "") };
+    assert_eq!(status(&[silent, answer("b", 0, "")]), ExitStatus::Failed);
+}
+
+#[test]
+fn the_status_of_nodes_is_a_row_each() {
+    let attached = json!([{"device": "eth0", "hook": "xdp", "mode": "native"}, {"device": "eth0", "hook": "tc_ingress", "mode": "tcx"},
+        {"device": "eth1", "hook": "tc_ingress", "mode": "tcx"}]);
+    let counters =
+        json!([{"drop": true, "packets": 3}, {"drop": false, "packets": 9}, {"drop": true, "packets": 4}]);
+    let healthy = json!({"attached": attached, "counters": counters, "services": 14, "agent": {"version": "0.1.0"},
+        "readiness": {"ready": true, "failing": [], "failures": []}});
+    let sick = json!({"mode": "ipvs", "agent": null, "readiness": {"ready": false, "failing": [{"condition": "node-found"}], "failures": ["x"]}});
+    let answers = [answer("node-a", 0, &healthy.to_string()), answer("node-b", 0, &sick.to_string())];
+    let uplinks = "eth0 xdp/native,eth1 tc";
+    assert_eq!(
+        text(&call("status", "table"), &answers).unwrap(),
+        format!(
+            "NODE    READY  VERSION  MODE  {:23}  SERVICES  DROPS  PROBLEMS\n\
+             node-a  yes    0.1.0    ebpf  {uplinks}  14        7      none\n\
+             node-b  no     -        ipvs  {:23}  -         0      node-found,1 of the sync\n",
+            "UPLINKS", "-"
+        )
+    );
+    assert_eq!(not_ready(&documents(&answers).unwrap()), 1);
+}

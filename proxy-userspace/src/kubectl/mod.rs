@@ -1,0 +1,137 @@
+//! `kubectl millrace`: the command line on all nodes of a cluster at once.
+//!
+//! The program is the same under the name `kubectl-millrace`. It runs `millrace` in the agents' pods, so each node
+//! answers in its own version, and joins the answers.
+#![forbid(unsafe_code)]
+
+mod agents;
+mod arguments;
+mod bugtool;
+mod diff;
+mod error;
+mod merge;
+
+use std::ffi::OsStr;
+use std::io::{self, Write};
+use std::path::Path;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+use kube::Client;
+
+use self::agents::{Agent, Answer};
+use self::arguments::{Call, Cli, Command, Target};
+use self::error::KubectlError;
+use crate::cli::{ExitStatus, note, one_line, write_out};
+
+/// The name under which kubectl finds a plugin.
+const PLUGIN: &str = "kubectl-millrace";
+
+/// Returns whether the program was called as a plugin of kubectl.
+#[must_use]
+pub fn is_called(program: Option<&OsStr>) -> bool {
+    let name = program.and_then(|program| Path::new(program).file_stem());
+    name.is_some_and(|name| name == PLUGIN)
+}
+
+/// Parses the arguments of this process and runs the command in the cluster.
+#[must_use]
+pub fn run() -> ExitStatus {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            // If standard error is closed, the exit status tells.
+            let _ = write!(io::stderr(), "{error}");
+            return ExitStatus::Usage;
+        }
+        Err(error) if error.use_stderr() => {
+            note(&one_line(&error));
+            return ExitStatus::Usage;
+        }
+        Err(help) => return ended(Err(KubectlError::Help(help.to_string()))),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    ended(runtime.map_err(Into::into).and_then(|runtime| runtime.block_on(execute(cli))))
+}
+
+fn ended(result: Result<ExitStatus, KubectlError>) -> ExitStatus {
+    match result {
+        Ok(status) => status,
+        // The reader of the output has closed it, as `head` does.
+        Err(KubectlError::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitStatus::Done,
+        Err(KubectlError::Help(text)) => {
+            ended(write_out(&text).map(|()| ExitStatus::Done).map_err(Into::into))
+        }
+        Err(error) => {
+            note(&error.to_string());
+            error.status()
+        }
+    }
+}
+
+async fn execute(cli: Cli) -> Result<ExitStatus, KubectlError> {
+    let mut target = cli.target;
+    match cli.command {
+        Command::Diff(args) => {
+            let (client, agents) = connect(&target).await?;
+            let found = diff::run(&client, &agents, target.timeout).await?;
+            write_out(&found.text(args.output)?)?;
+            Ok(if found.is_empty() { ExitStatus::Done } else { ExitStatus::Wrong })
+        }
+        Command::Bugtool(args) => {
+            let (client, agents) = connect(&target).await?;
+            bugtool::run(&client, &agents, target.timeout, args.output_file.as_deref()).await
+        }
+        Command::Other(words) => {
+            let call = Call::parse(words, &mut target)?;
+            let (client, agents) = connect(&target).await?;
+            let answers = agents::ask(&client, &agents, &call.words, target.timeout).await;
+            show(&call, &answers)
+        }
+    }
+}
+
+async fn connect(target: &Target) -> Result<(Client, Vec<Agent>), KubectlError> {
+    let client = agents::client(target.kubeconfig.as_deref(), target.context.as_deref()).await?;
+    let agents = agents::find(&client, &target.selector, &target.on).await?;
+    Ok((client, agents))
+}
+
+/// Writes what the nodes answered, and what they complained of.
+fn show(call: &Call, answers: &[Answer]) -> Result<ExitStatus, KubectlError> {
+    for answer in answers {
+        for line in answer.complaints() {
+            note(&format!("{}: {line}", answer.node));
+        }
+    }
+    write_out(&merge::text(call, answers)?)?;
+    let status = merge::status(answers);
+    if status != ExitStatus::Done || !call.is_status_as_json() {
+        return Ok(status);
+    }
+    match merge::not_ready(&merge::documents(answers)?) {
+        0 => Ok(status),
+        count => {
+            note(&format!("{count} of {} nodes are not ready", answers.len()));
+            Ok(ExitStatus::Wrong)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_the_program_makes_it_a_plugin() {
+        for (program, is_plugin) in [
+            ("kubectl-millrace", true),
+            ("/usr/local/bin/kubectl-millrace", true),
+            ("millrace", false),
+            ("/usr/bin/kubectl", false),
+        ] {
+            assert_eq!(is_called(Some(OsStr::new(program))), is_plugin, "{program}");
+        }
+        assert!(!is_called(None));
+    }
+}
