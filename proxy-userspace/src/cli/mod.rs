@@ -1,14 +1,13 @@
 //! The command line: one subcommand a file.
 //!
-//! All but `agent`, `cleanup` and `check --fix` only read: the pinned maps, and the state of IPVS. All but `agent` work
-//! while no agent runs.
+//! All but `agent`, `cleanup` and `check --fix` only read: the pinned maps, and the state of IPVS. `monitor` writes
+//! what it wants recorded. All but `agent` work while no agent runs.
 #![forbid(unsafe_code)]
 
 mod argument;
 mod backends;
-mod check;
-
 pub(crate) mod bugtool;
+mod check;
 mod cleanup;
 mod complete;
 mod counters;
