@@ -1,4 +1,4 @@
-//! Entry points. Only here does a verdict become an action.
+//! Entry points. `action` turns their verdicts into actions.
 #![no_std]
 #![no_main]
 #![cfg_attr(target_arch = "bpf", feature(asm_experimental_arch))]
@@ -15,6 +15,8 @@
 // The modules in a packet's order: each folder uses only those below it. Blank lines keep rustfmt from
 // sorting them.
 mod parts;
+
+mod action;
 
 mod hooks;
 
@@ -35,48 +37,25 @@ mod maps;
 mod header;
 mod verdict;
 
-use core::ptr;
-
-use aya_ebpf::bindings::{BPF_F_INGRESS, TC_ACT_SHOT, TC_ACT_UNSPEC, xdp_action};
-use aya_ebpf::helpers::generated::{bpf_redirect, bpf_redirect_neigh};
+use aya_ebpf::bindings::TC_ACT_UNSPEC;
 use aya_ebpf::macros::{cgroup_sock, cgroup_sock_addr, classifier, xdp};
 use aya_ebpf::programs::{SockAddrContext, SockContext, TcContext, XdpContext};
 use proxy_common::verdict::Program;
 
+use crate::action::{finish, finish_ingress, finish_xdp};
 use crate::hooks::socket::{self, Call, Closing, Outcome, Plain4};
-use crate::hooks::{capture, egress, pod, uplink};
-use crate::maps::{Parts, observe};
+use crate::hooks::{egress, pod, uplink};
+use crate::maps::observe;
 use crate::packet::Packet;
 use crate::packet::tc::{BARE, FRAMED, TcPacket};
 use crate::packet::xdp::XdpPacket;
-use crate::verdict::{NO_ROOM, UNTOUCHED, Verdict};
+use crate::verdict::UNTOUCHED;
 
 /// Frames off the wire, on a device with XDP.
 #[xdp(frags)]
 pub fn xdp_ingress(context: XdpContext) -> u32 {
     let packet = XdpPacket::new(&context);
     finish_xdp(&packet, uplink::walk(packet))
-}
-
-#[inline(always)]
-fn finish_xdp(packet: &XdpPacket, verdict: Verdict) -> u32 {
-    if let Verdict::Continue(part) = verdict {
-        parts::continue_in(packet.context(), &maps::XDP_PARTS, part);
-    }
-    observe::count(Program::XdpIngress, verdict.reason(), packet.length());
-    if verdict.reason().is_drop() {
-        capture::record_drop(packet, Program::XdpIngress, verdict.reason(), true);
-    }
-    match verdict {
-        Verdict::Pass(_) | Verdict::Deliver(_) | Verdict::Reinject(_) => xdp_action::XDP_PASS,
-        Verdict::Drop(_) | Verdict::Refuse(..) | Verdict::Continue(_) => xdp_action::XDP_DROP,
-        Verdict::Bounce(_) => xdp_action::XDP_TX,
-        Verdict::Send(_, next) | Verdict::Transmit(_, next) if next == packet.device() => xdp_action::XDP_TX,
-        // SAFETY: no pointers; the kernel drops the frame if the device is gone.
-        Verdict::Send(_, next) | Verdict::Transmit(_, next) => unsafe {
-            bpf_redirect(next, 0).unsigned_abs() as u32
-        },
-    }
 }
 
 /// Frames off the wire, if there is no XDP or XDP passed the frame.
@@ -128,15 +107,6 @@ fn run_ingress<const LINK: usize>(mut packet: TcPacket<LINK>) -> i32 {
     let is_ours = !packet.is_tagged() && packet.prepare().is_some();
     let verdict = if is_ours { uplink::walk(packet) } else { UNTOUCHED };
     finish_ingress(&packet, verdict)
-}
-
-#[inline(always)]
-fn finish_ingress<const LINK: usize>(packet: &TcPacket<LINK>, verdict: Verdict) -> i32 {
-    let verdict = match verdict {
-        Verdict::Send(..) | Verdict::Transmit(..) if packet.frame().is_err() => NO_ROOM,
-        verdict => verdict,
-    };
-    finish(Program::TcIngress, verdict, packet)
 }
 
 #[inline(always)]
@@ -238,49 +208,6 @@ fn permit(verdict: Result<(), i32>) -> i32 {
             socket::fail_with(error);
             FAIL
         }
-    }
-}
-
-/// `TC_ACT_UNSPEC` lets other software's programs behind ours run.
-#[inline(always)]
-fn finish<const LINK: usize>(program: Program, verdict: Verdict, packet: &TcPacket<LINK>) -> i32 {
-    if let Verdict::Continue(part) = verdict {
-        parts::continue_in(packet.context(), parts_of::<LINK>(program), part);
-    }
-    observe::count(program, verdict.reason(), packet.length());
-    if verdict.reason().is_drop() {
-        capture::record_drop(packet, program, verdict.reason(), true);
-    }
-    match verdict {
-        Verdict::Pass(_) | Verdict::Deliver(_) => TC_ACT_UNSPEC,
-        Verdict::Drop(_) | Verdict::Refuse(..) | Verdict::Continue(_) => TC_ACT_SHOT,
-        Verdict::Bounce(_) => {
-            packet.drop_priority();
-            // SAFETY: no pointers; the kernel drops the frame if the device is gone.
-            unsafe { bpf_redirect(packet.device(), 0) as i32 }
-        }
-        // SAFETY: as above; the frame waits behind those that this CPU has already.
-        Verdict::Reinject(_) => unsafe { bpf_redirect(packet.device(), BPF_F_INGRESS.into()) as i32 },
-        // The kernel's own look-up of the neighbour costs more than all that the program does.
-        Verdict::Transmit(_, device) if LINK == FRAMED => {
-            packet.drop_priority();
-            // SAFETY: as above.
-            unsafe { bpf_redirect(device, 0) as i32 }
-        }
-        Verdict::Send(_, device) | Verdict::Transmit(_, device) => {
-            packet.drop_priority();
-            // SAFETY: a null next hop of size zero makes the helper look the neighbour up itself.
-            unsafe { bpf_redirect_neigh(device, ptr::null_mut(), 0, 0) as i32 }
-        }
-    }
-}
-
-#[inline(always)]
-fn parts_of<const LINK: usize>(program: Program) -> &'static Parts {
-    match program {
-        Program::TcPodIn => &maps::POD_PARTS,
-        _ if LINK == BARE => &maps::L3_PARTS,
-        _ => &maps::TC_PARTS,
     }
 }
 

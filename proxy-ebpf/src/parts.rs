@@ -1,21 +1,16 @@
-//! Entry points of the [parts](proxy_common::part) of programs, and the tail call to one.
-
-use core::arch::asm;
-use core::ffi::c_void;
+//! Entry points of the [parts](proxy_common::part) of programs.
 
 use aya_ebpf::macros::{classifier, xdp};
 use aya_ebpf::programs::{TcContext, XdpContext};
-use proxy_common::part::Part;
 use proxy_common::verdict::Program;
 
+use crate::action::{finish, finish_ingress, finish_xdp};
 use crate::hooks::{pod, tunnel, uplink};
 use crate::icmp;
-use crate::maps::Parts;
 use crate::maps::v4::V4;
 use crate::maps::v6::V6;
 use crate::packet::tc::{BARE, FRAMED, TcPacket};
 use crate::packet::xdp::XdpPacket;
-use crate::{finish, finish_ingress, finish_xdp};
 
 macro_rules! uplink_parts {
     ($($xdp:ident $tc:ident $l3:ident = $walk:expr;)+) => {$(
@@ -71,44 +66,4 @@ pod_parts! {
     pod_snat6 = pod::walk_hairpin::<_, V6>;
     pod_snat_reply4 = pod::walk_hairpin_reply::<_, V4>;
     pod_snat_reply6 = pod::walk_hairpin_reply::<_, V6>;
-}
-
-/// Ends the program in a part. Returns only if the array lacks it.
-///
-/// The kernel makes a jump of a call with a constant index, and a slower look-up of any other. LLVM would
-/// merge the calls into one with a variable, but leaves assembler alone.
-#[inline(always)]
-pub fn continue_in(context: *mut c_void, parts: &'static Parts, part: Part) {
-    match part {
-        Part::Ipv6 => tail_call::<{ Part::Ipv6 as u32 }>(context, parts),
-        Part::Icmp4 => tail_call::<{ Part::Icmp4 as u32 }>(context, parts),
-        Part::Icmp6 => tail_call::<{ Part::Icmp6 as u32 }>(context, parts),
-        Part::Tunnel4 => tail_call::<{ Part::Tunnel4 as u32 }>(context, parts),
-        Part::Tunnel6 => tail_call::<{ Part::Tunnel6 as u32 }>(context, parts),
-        Part::TunnelIcmp4 => tail_call::<{ Part::TunnelIcmp4 as u32 }>(context, parts),
-        Part::TunnelIcmp6 => tail_call::<{ Part::TunnelIcmp6 as u32 }>(context, parts),
-        Part::Snat4 => tail_call::<{ Part::Snat4 as u32 }>(context, parts),
-        Part::Snat6 => tail_call::<{ Part::Snat6 as u32 }>(context, parts),
-        Part::SnatReply4 => tail_call::<{ Part::SnatReply4 as u32 }>(context, parts),
-        Part::SnatReply6 => tail_call::<{ Part::SnatReply6 as u32 }>(context, parts),
-    }
-}
-
-#[inline(always)]
-fn tail_call<const INDEX: u32>(context: *mut c_void, parts: &'static Parts) {
-    // SAFETY: the helper `bpf_tail_call` (12) takes the context, the map and the index. It changes the
-    // registers of a call, and does not come back if it succeeds: nothing of ours waits to be dropped.
-    unsafe {
-        asm!(
-            "r3 = {index}",
-            "call 12",
-            index = const INDEX,
-            inout("r1") context => _,
-            inout("r2") core::ptr::from_ref(parts) => _,
-            out("r0") _,
-            out("r3") _,
-            out("r4") _,
-            out("r5") _,
-        );
-    }
 }

@@ -1,16 +1,14 @@
-//! Figures of each Service and endpoint, written with events of connections and with drops.
+//! Figures of each Service and endpoint, written with events of connections.
 
 use core::arch::asm;
 
-use aya_ebpf::bindings::BPF_ANY;
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use proxy_common::event::EventKind;
 use proxy_common::figures::{
-    BackendConnections, ConnectionEvent, Connections, DropKey, HANDSHAKES_ENTRIES, handshake_bucket,
-    handshake_time, handshake_word,
+    BackendConnections, ConnectionEvent, Connections, HANDSHAKES_ENTRIES, handshake_bucket, handshake_time,
+    handshake_word,
 };
 use proxy_common::selection::BackendRef;
-use proxy_common::verdict::Counter;
 
 use crate::maps::family::{Family, KeyOf};
 use crate::maps::{self, recorder};
@@ -73,18 +71,6 @@ fn add_to_backend(counts: *mut BackendConnections, event: ConnectionEvent, backe
     }
     // SAFETY: as above; the counts stand behind the reference.
     unsafe { increment(counts.cast::<u32>().add(1 + event as usize)) };
-}
-
-/// Counts a packet of a Service that is dropped, or whose sender is refused.
-#[inline(always)]
-pub fn count_drop(service: u32, reason: u32) {
-    let key = DropKey { service, reason };
-    if let Some(counter) = maps::SERVICE_DROPS.get_ptr_mut(&key) {
-        // SAFETY: this CPU's own value. The kernel may give it to another key, which then counts one more.
-        unsafe { (*counter).packets = (*counter).packets.wrapping_add(1) };
-    } else {
-        let _ = maps::SERVICE_DROPS.insert(&key, &Counter { packets: 1, bytes: 0 }, BPF_ANY.into());
-    }
 }
 
 /// Stores the time of a SYN. `hash` is that of its reply.

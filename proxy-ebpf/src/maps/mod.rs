@@ -4,6 +4,7 @@
 
 pub mod clock;
 pub mod config;
+pub mod drops;
 pub mod family;
 pub mod figures;
 pub mod global;

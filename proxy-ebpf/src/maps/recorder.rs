@@ -6,7 +6,7 @@ use proxy_common::selection::BackendRef;
 use proxy_common::verdict::Reason;
 
 use crate::maps::family::{Endpoint, Family, KeyOf};
-use crate::maps::{self, clock, figures};
+use crate::maps::{self, clock, drops};
 use crate::verdict::Verdict;
 
 /// Stands for a Service once a packet's drop is recorded.
@@ -62,7 +62,7 @@ pub fn begin_drop(reason: u32, is_last: bool) -> Option<Place> {
         return None;
     }
     if service != 0 {
-        figures::count_drop(service, reason);
+        drops::count(service, reason);
     }
     begin(recording, EventKind::Drop, reason, service)
 }
@@ -71,7 +71,7 @@ pub fn begin_drop(reason: u32, is_last: bool) -> Option<Place> {
 #[inline(always)]
 pub fn record_refusal<F: Family>(reason: Reason, asked: &Endpoint<F>, protocol: u8, service: u32) {
     if service != 0 {
-        figures::count_drop(service, reason as u32);
+        drops::count(service, reason as u32);
     }
     let place = recording().and_then(|recording| begin(recording, EventKind::Drop, reason as u32, service));
     let Some(place) = place else {
@@ -126,7 +126,7 @@ fn begin(recording: &'static mut Recording, kind: EventKind, reason: u32, servic
     // SAFETY: no arguments, no preconditions.
     let (cpu, at) = unsafe { (bpf_get_smp_processor_id(), bpf_ktime_get_ns()) };
     let row = cpu.wrapping_mul(EVENTS_PER_CPU);
-    let event = maps::EVENTS.get_ptr_mut(row | sequence as u32 % EVENTS_PER_CPU)?;
+    let event = maps::EVENTS.get_ptr_mut(row | (sequence as u32 % EVENTS_PER_CPU))?;
     // SAFETY: this CPU's own row, and only one program of ours runs on it at a time. Readers look at the
     // sequence number before and after.
     let event = unsafe {

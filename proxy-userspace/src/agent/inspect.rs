@@ -100,8 +100,9 @@ mod tests {
         let drops = Finding::warn("inet fw/f drops", "nft");
         let expected =
             NodeProblem { reason: "FirewallConflict", note: "inet fw/f drops. What to do: nft".to_owned() };
-        assert_eq!(told.news(&checked(&[drops.clone()])), [expected.clone()]);
-        assert_eq!(told.news(&checked(&[drops.clone()])), []);
+        let alone = std::slice::from_ref(&drops);
+        assert_eq!(told.news(&checked(alone)), std::slice::from_ref(&expected));
+        assert_eq!(told.news(&checked(alone)), []);
         let more = told.news(&checked(&[drops.clone(), Finding::fail("all", "x")]));
         assert_eq!(more.len(), 1);
         assert_eq!(told.news(&checked(&[Finding::pass("fine")])), []);

@@ -12,8 +12,8 @@ use super::running::{Agent, Pins};
 use super::sysctl;
 use crate::config::{AgentArgs, Settings};
 use crate::dataplane::ebpf::read::{
-    AttachedView, BackendView, ConnectionsView, FailuresView, FrontendView, HandshakesView, MapView, ServiceView,
-    StatusView, WayView,
+    AttachedView, BackendView, ConnectionsView, FailuresView, FrontendView, HandshakesView, MapView,
+    ServiceView, StatusView, WayView,
 };
 use crate::dataplane::ebpf::{Chain, Mount, Side};
 use crate::model::Family;

@@ -21,6 +21,7 @@ pub enum Fix {
 
 impl Fix {
     /// Sets a sysctl.
+    #[expect(clippy::needless_pass_by_value, reason = "callers have a number or a text")]
     pub fn sysctl(key: &str, value: impl ToString) -> Self {
         Self::Sysctl { key: key.to_owned(), value: value.to_string() }
     }

@@ -270,6 +270,7 @@ impl Facts {
 
     /// Returns the facts about a node where nothing is wrong.
     #[cfg(test)]
+    #[must_use]
     pub fn example() -> Self {
         example::facts()
     }

@@ -11,11 +11,13 @@ pub struct Ports(pub Vec<Range>);
 
 impl Ports {
     /// Returns the list of one range.
+    #[must_use]
     pub fn of(range: Range) -> Self {
         Self(vec![range])
     }
 
     /// Parses a list such as `8080,61000-65535`. Anything but a range is left out.
+    #[must_use]
     pub fn parse(text: &str) -> Self {
         let range = |part: &str| {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -25,11 +27,13 @@ impl Ports {
     }
 
     /// Returns whether one range includes all of another. The kernel merges adjacent ranges.
+    #[must_use]
     pub fn holds(&self, (first, last): Range) -> bool {
         self.0.iter().any(|own| own.0 <= first && last <= own.1)
     }
 
     /// Returns these ports without those of `others`.
+    #[must_use]
     pub fn without(&self, others: &Self) -> Self {
         others.0.iter().fold(self.clone(), |left, other| {
             Self(left.0.iter().flat_map(|own| subtract(*own, *other)).collect())

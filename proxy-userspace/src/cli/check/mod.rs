@@ -88,7 +88,7 @@ impl CheckArgs {
 fn named(origin: &str, names: &[String]) -> Result<Vec<&'static Check>, CliError> {
     check::named(names).map_err(|unknown| {
         let ids: Vec<&str> = check::ALL.iter().map(|check| check.id).collect();
-        let message = Refused::new(&unknown, &ids.join(", ")).to_string();
+        let message = Refused::new(&unknown, ids.join(", ")).to_string();
         ConfigError { origin: origin.to_owned(), message }.into()
     })
 }

@@ -74,7 +74,7 @@ fn reason(text: &str) -> Result<Reason, Refused> {
     let drops = || Reason::ALL.iter().copied().filter(|reason| reason.is_drop());
     drops().find(|reason| reason.name() == text).ok_or_else(|| {
         let names: Vec<&str> = drops().map(Reason::name).collect();
-        Refused::new(text, &names.join(", "))
+        Refused::new(text, names.join(", "))
     })
 }
 
@@ -221,7 +221,7 @@ impl<'a> Watch<'a> {
 }
 
 fn monotonic_seconds() -> u32 {
-    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(|time| time.tv_sec()).unwrap_or(0);
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |time| time.tv_sec());
     u32::try_from(now).unwrap_or(0)
 }
 

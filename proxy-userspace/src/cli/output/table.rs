@@ -86,7 +86,9 @@ impl Table {
                 *cell = part;
             }
             lines.push(line(&row, widths) + "\n");
-            row.iter_mut().for_each(|cell| " ".clone_into(cell));
+            for cell in row.iter_mut() {
+                " ".clone_into(cell);
+            }
         }
         lines
     }

@@ -98,7 +98,7 @@ fn a_filter_whose_device_is_gone_is_forgotten() {
 fn a_filter_of_layout_1_gets_our_program_and_our_marker() {
     in_namespace("clsact-migrate", |scratch, program, links| {
         assert!(attach(KEY, program, links).unwrap());
-        let [former, ours] = ["millrace/v1", "millrace/v6"].map(|root| scratch.path.join(root));
+        let [former, ours] = ["millrace/v1", "millrace/v7"].map(|root| scratch.path.join(root));
         fs::rename(&ours, &former).unwrap();
         let first = ["AFFINITY4", "AFFINITY6", "SOURCE_RANGES4", "SOURCE_RANGES6"];
         for map in first.into_iter().chain([

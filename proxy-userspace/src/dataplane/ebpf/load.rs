@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use aya::maps::MapInfo;
-use aya::programs::{Program as LoadedBy, ProgramError, ProgramFd, ProgramInfo};
+use aya::programs::{Program as LoadedBy, ProgramError, ProgramInfo};
 use aya::util::KernelVersion;
 use aya::{Ebpf, EbpfLoader};
 use proxy_common::config::global;
@@ -409,7 +409,7 @@ fn load_program(program: &mut LoadedBy, name: &'static str) -> Result<(), OpenEr
 
 fn pin_program(object: &Ebpf, name: &'static str, directory: &Path) -> Result<(), OpenError> {
     let path = directory.join(name);
-    let pinned = sys::obj_pin(fd_of(object, name)?.as_fd(), &path);
+    let pinned = sys::obj_pin(parts::fd_of(object, name)?.as_fd(), &path);
     pinned.map_err(|error| OpenError::File { path, error })
 }
 
@@ -420,10 +420,4 @@ fn unpin(path: &Path) -> Result<(), OpenError> {
         }
         _ => Ok(()),
     }
-}
-
-/// Returns a loaded program's file descriptor.
-pub(super) fn fd_of<'a>(object: &'a Ebpf, name: &'static str) -> Result<&'a ProgramFd, OpenError> {
-    let program = object.program(name).ok_or(OpenError::NoProgram { program: name })?;
-    program.fd().map_err(|error| OpenError::Aya { program: name, error })
 }

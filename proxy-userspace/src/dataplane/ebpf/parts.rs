@@ -5,11 +5,17 @@ use std::path::Path;
 
 use aya::Ebpf;
 use aya::maps::ProgramArray;
+use aya::programs::ProgramFd;
 use proxy_common::part::{PartProgram, parts_of};
 
 use super::error::OpenError;
-use super::load::fd_of;
 use super::sys;
+
+/// Returns a loaded program's file descriptor.
+pub(super) fn fd_of<'a>(object: &'a Ebpf, name: &'static str) -> Result<&'a ProgramFd, OpenError> {
+    let program = object.program(name).ok_or(OpenError::NoProgram { program: name })?;
+    program.fd().map_err(|error| OpenError::Aya { program: name, error })
+}
 
 /// Puts a loaded part into its array.
 pub(super) fn fill(object: &mut Ebpf, part: &PartProgram) -> Result<(), OpenError> {

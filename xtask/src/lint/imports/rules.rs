@@ -20,7 +20,8 @@ const PROGRAMS: Layout = Layout {
     package: "proxy-ebpf",
     roots: &["bench_wrapper", "bench_rate"],
     folders: Folders::Layers(&[
-        &["main"],
+        &["main", "parts"],
+        &["action"],
         &["hooks"],
         &["icmp"],
         &["forward"],

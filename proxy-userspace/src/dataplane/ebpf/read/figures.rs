@@ -40,7 +40,7 @@ impl PinnedMaps {
     /// Returns the dropped packets by service id and reason.
     fn drops(&self) -> Result<BTreeMap<u32, BTreeMap<Word, u64>>, ReadError> {
         let mut drops: BTreeMap<u32, BTreeMap<Word, u64>> = BTreeMap::new();
-        for entry in self.maps.figures.drops.iter() {
+        for entry in &self.maps.figures.drops {
             let (key, values) = entry.map_err(ReadError::Counter)?;
             let Ok(reason) = Reason::try_from(key.reason) else { continue };
             let packets: u64 = values.iter().map(|value| value.packets).sum();

@@ -79,7 +79,7 @@ impl PinnedMaps {
         } else {
             owners.filter_map(|owner| owner_at(&self.maps.of4, owner)).collect()
         };
-        let counter = total(&self.service_stats, id)?;
+        let traffic = total(&self.service_stats, id)?;
         Ok(ServiceView {
             namespace: text.namespace,
             name: text.name,
@@ -93,8 +93,8 @@ impl PinnedMaps {
             frontends,
             here: backends.values().filter(|is_local| **is_local).count(),
             backends: backends.into_keys().collect(),
-            packets: counter.packets,
-            bytes: counter.bytes,
+            packets: traffic.packets,
+            bytes: traffic.bytes,
             dropped: counted.dropped(id),
             connections: self.service_connections(id, counted),
             handshakes: self.handshakes(id),

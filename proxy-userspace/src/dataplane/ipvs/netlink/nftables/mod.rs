@@ -20,8 +20,8 @@ pub use expression::{Expression, Verdict};
 const NFTABLES: u16 = 10 << 8;
 const GET_CHAIN: u16 = NFTABLES | 4;
 const GET_RULE: u16 = NFTABLES | 7;
-const GET_SET: u16 = NFTABLES | 10;
-const GET_SET_ELEMENTS: u16 = NFTABLES | 13;
+const GET_SET: u16 = NFTABLES | 0x0a;
+const GET_SET_ELEMENTS: u16 = NFTABLES | 0x0d;
 /// The length of `struct nfgenmsg` in bytes. It begins with the family.
 const HEADER: usize = 4;
 
