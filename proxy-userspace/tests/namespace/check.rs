@@ -102,7 +102,7 @@ fn a_misspelt_uplink_is_a_failure_before_and_after_the_agent_starts() -> Result<
     cluster.start_agent_with(1, &["--uplinks", "eth0,eth9"])?;
     cluster.wait_for_hooks(1)?;
     let proxy = cluster.proxy(1)?;
-    proxy.wait_until_within(std::time::Duration::from_secs(60), "the agent's own check has run", || {
+    proxy.wait_until_within(std::time::Duration::from_mins(1), "the agent's own check has run", || {
         let output = proxy.command(&["ready"])?;
         let why = String::from_utf8(output.stderr)?;
         Ok(output.status.code() == Some(4) && why.contains("node-checks: --uplinks names eth9;"))

@@ -136,7 +136,7 @@ fn events_of_connections_are_recorded_while_somebody_watches(case: Case) {
     open(case, &bed, TIMED + 1);
     acknowledge(case, &bed, TIMED + 1);
     let events = bed.events_since(&before);
-    let kinds: Vec<_> = events.iter().map(|event| event.kind()).collect();
+    let kinds: Vec<_> = events.iter().map(Event::kind).collect();
     assert_eq!(kinds, [Some(EventKind::Opened), Some(EventKind::Established)]);
     for event in &events {
         assert_eq!((event.service, event.backend), (service.id, service.endpoints[0].reference.0));

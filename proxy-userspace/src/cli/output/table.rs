@@ -86,7 +86,7 @@ impl Table {
                 *cell = part;
             }
             lines.push(line(&row, widths) + "\n");
-            for cell in row.iter_mut() {
+            for cell in &mut row {
                 " ".clone_into(cell);
             }
         }
