@@ -35,7 +35,7 @@ fn a_scrape_reads_the_pinned_maps() {
         r#"dropped_packets_total{program="tc_ingress",reason="no_way"} 0"#,
         r#"service_packets_total{namespace="default",service="web",port="http",ip_family="IPv4"} 0"#,
         r#"service_bytes_total{namespace="default",service="shop",port="http",ip_family="IPv4"} 0"#,
-        r#"map_capacity{map="FRONTENDS4"} 64"#,
+        r#"map_entries_max{map="FRONTENDS4"} 64"#,
         r#"map_entries{map="FRONTENDS4"} 4"#,
         r#"map_entries{map="BACKENDS4"} 3"#,
     ] {
