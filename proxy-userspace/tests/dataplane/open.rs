@@ -7,6 +7,7 @@ use aya::programs::SchedClassifier;
 use millrace::dataplane::ebpf::read::{PinnedMaps, ReadError};
 use millrace::dataplane::ebpf::{EbpfDataplane, OpenError, Settings, cleanup};
 use millrace::dataplane::{Dataplane, Mark};
+use millrace::node::Topology;
 use nix::fcntl::{Flock, FlockArg};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
@@ -106,6 +107,8 @@ fn other_settings_load_other_programs_into_the_same_maps() {
     let mut settings = scratch.settings();
     settings.mark = Mark { value: 0, mask: 0 };
     let mut dataplane = EbpfDataplane::open(settings).unwrap();
+    assert_eq!(programs().len(), 2, "links may still run the former programs");
+    assert!(dataplane.set_topology(&Topology::default()).is_complete());
     assert_eq!(programs().len(), 1);
     assert_ne!(programs(), before);
     assert_eq!(dataplane.sync(&state, &all(&state)).writes, 0);
