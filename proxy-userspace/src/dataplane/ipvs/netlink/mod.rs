@@ -6,6 +6,7 @@ mod device;
 mod generation;
 mod genl;
 mod message;
+mod nfnetlink;
 pub mod nftables;
 
 pub use channel::Channel;

@@ -5,25 +5,20 @@ mod expression;
 use std::collections::BTreeMap;
 use std::io;
 
-use netlink_packet_core::{
-    DecodeError, DefaultNla, Emitable, NetlinkDeserializable, NetlinkHeader, NetlinkSerializable,
-};
+use netlink_packet_core::DecodeError;
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::Channel;
 use super::attribute::{self, Attributes};
+use super::nfnetlink::{GET_CHAIN, Message, NFTABLES};
 use expression::data;
 
 pub use expression::{Expression, Verdict};
 
-/// `NFNL_SUBSYS_NFTABLES << 8`, and the requests of `enum nf_tables_msg_types`.
-const NFTABLES: u16 = 10 << 8;
-const GET_CHAIN: u16 = NFTABLES | 4;
+// Requests of `enum nf_tables_msg_types`.
 const GET_RULE: u16 = NFTABLES | 7;
 const GET_SET: u16 = NFTABLES | 0x0a;
 const GET_SET_ELEMENTS: u16 = NFTABLES | 0x0d;
-/// The length of `struct nfgenmsg` in bytes. It begins with the family.
-const HEADER: usize = 4;
 
 /// The rules of all tables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -145,30 +140,7 @@ pub fn ruleset() -> io::Result<Ruleset> {
     Ok(ruleset)
 }
 
-/// A request or an answer: its type, and the bytes after the netlink header.
-#[derive(Debug)]
-struct Message {
-    kind: u16,
-    bytes: Vec<u8>,
-}
-
 impl Message {
-    fn new(kind: u16, family: u8, attributes: &[DefaultNla]) -> Self {
-        let mut bytes = vec![0; HEADER + attributes.buffer_len()];
-        let (header, rest) = bytes.split_at_mut(HEADER);
-        header.copy_from_slice(&[family, 0, 0, 0]);
-        attributes.emit(rest);
-        Self { kind, bytes }
-    }
-
-    fn family(&self) -> u8 {
-        self.bytes.first().copied().unwrap_or_default()
-    }
-
-    fn attributes(&self) -> Result<Attributes<'_>, DecodeError> {
-        Attributes::parse(self.bytes.get(HEADER..).unwrap_or_default())
-    }
-
     /// Returns the table that attribute 1 names, as in chains, rules and sets.
     fn table(&self, attributes: &Attributes<'_>) -> Option<Table> {
         Some(Table { family: self.family(), name: attributes.text(1)? })
@@ -232,28 +204,6 @@ impl Message {
             })
         };
         list.all(1).map(read).collect()
-    }
-}
-
-impl NetlinkSerializable for Message {
-    fn message_type(&self) -> u16 {
-        self.kind
-    }
-
-    fn buffer_len(&self) -> usize {
-        self.bytes.len()
-    }
-
-    fn serialize(&self, buffer: &mut [u8]) {
-        buffer.copy_from_slice(&self.bytes);
-    }
-}
-
-impl NetlinkDeserializable for Message {
-    type Error = DecodeError;
-
-    fn deserialize(header: &NetlinkHeader, payload: &[u8]) -> Result<Self, DecodeError> {
-        Ok(Self { kind: header.message_type, bytes: payload.to_vec() })
     }
 }
 
