@@ -29,10 +29,14 @@ pub(super) fn fill(object: &mut Ebpf, part: &PartProgram) -> Result<(), OpenErro
 
 /// Fails if a part of a program is missing. `directory` has the pins of the program and of its array.
 pub(super) fn check(directory: &Path, program: &str) -> Result<(), String> {
+    // All parts of a program are in one array.
+    let Some(PartProgram { array: name, .. }) = parts_of(program).next() else {
+        return Ok(());
+    };
+    let unread = |error| format!("{name}, the parts of {program}, can't be read: {error}");
+    let array = sys::obj_get(&directory.join(name)).map_err(unread)?;
     for part in parts_of(program) {
-        let found = sys::obj_get(&directory.join(part.array))
-            .and_then(|array| sys::program_in_array(array.as_fd(), part.part as u32))
-            .map_err(|error| format!("{}, the parts of {program}, can't be read: {error}", part.array))?;
+        let found = sys::program_in_array(array.as_fd(), part.part as u32).map_err(unread)?;
         if found.is_none() {
             return Err(format!("{program} lacks its part {}", part.name));
         }

@@ -7,6 +7,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::ptr;
 
 const MAP_CREATE: libc::c_long = 0;
 const MAP_LOOKUP_ELEM: libc::c_long = 1;
@@ -88,27 +89,13 @@ pub fn create_array(inner: Option<BorrowedFd<'_>>) -> io::Result<OwnedFd> {
 /// Puts a map into an array of maps.
 pub fn put_map(array: BorrowedFd<'_>, index: u32, map: BorrowedFd<'_>) -> io::Result<()> {
     let value = map.as_raw_fd();
-    let attr = MapUpdateAttr {
-        map: array.as_raw_fd(),
-        reserved: 0,
-        key: (&raw const index) as u64,
-        value: (&raw const value) as u64,
-        flags: 0,
-    };
-    bpf(MAP_UPDATE_ELEM, &attr).map(drop)
+    bpf(MAP_UPDATE_ELEM, &MapElementAttr::new(array, &index, (&raw const value) as u64)).map(drop)
 }
 
 /// Returns the id of the program in an array of programs; `None` if the entry is empty.
 pub fn program_in_array(array: BorrowedFd<'_>, index: u32) -> io::Result<Option<u32>> {
     let mut id = 0_u32;
-    let attr = MapUpdateAttr {
-        map: array.as_raw_fd(),
-        reserved: 0,
-        key: (&raw const index) as u64,
-        value: (&raw mut id) as u64,
-        flags: 0,
-    };
-    match bpf(MAP_LOOKUP_ELEM, &attr) {
+    match bpf(MAP_LOOKUP_ELEM, &MapElementAttr::new(array, &index, (&raw mut id) as u64)) {
         Ok(_) => Ok(Some(id)),
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
         Err(error) => Err(error),
@@ -327,12 +314,19 @@ struct MapCreateAttr {
 }
 
 #[repr(C)]
-struct MapUpdateAttr {
+struct MapElementAttr {
     map: RawFd,
     reserved: u32,
     key: u64,
     value: u64,
     flags: u64,
+}
+
+impl MapElementAttr {
+    /// Names an element of an array. `value` is the address that the kernel reads from or writes to.
+    fn new(array: BorrowedFd<'_>, index: &u32, value: u64) -> Self {
+        Self { map: array.as_raw_fd(), reserved: 0, key: ptr::from_ref(index) as u64, value, flags: 0 }
+    }
 }
 
 /// The beginning of `struct bpf_prog_info`.
