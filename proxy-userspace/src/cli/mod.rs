@@ -106,20 +106,35 @@ pub fn run() -> ExitStatus {
     if complete::answer(command) {
         return ExitStatus::Done;
     }
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+    match parse::<Cli>() {
+        Ok(cli) => status(execute(cli.command)),
+        Err(NoCommand::Wrong) => ExitStatus::Usage,
+        Err(NoCommand::Help(text)) => status(write_out(&text).map_err(CliError::from)),
+    }
+}
+
+/// Arguments without a command to run.
+pub(crate) enum NoCommand {
+    /// They are wrong, and the user was told.
+    Wrong,
+    /// They ask for this help.
+    Help(String),
+}
+
+/// Parses the arguments of this process.
+pub(crate) fn parse<C: Parser>() -> Result<C, NoCommand> {
+    C::try_parse().map_err(|error| match error.kind() {
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             // If standard error is closed, the exit status tells.
             let _ = write!(io::stderr(), "{error}");
-            return ExitStatus::Usage;
+            NoCommand::Wrong
         }
-        Err(error) if error.use_stderr() => {
+        _ if error.use_stderr() => {
             note(&one_line(&error));
-            return ExitStatus::Usage;
+            NoCommand::Wrong
         }
-        Err(help) => return status(write_out(&help.to_string()).map_err(CliError::from)),
-    };
-    status(execute(cli.command))
+        _ => NoCommand::Help(error.to_string()),
+    })
 }
 
 fn status(result: Result<(), CliError>) -> ExitStatus {

@@ -12,17 +12,15 @@ mod error;
 mod merge;
 
 use std::ffi::OsStr;
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 
-use clap::Parser;
-use clap::error::ErrorKind;
 use kube::Client;
 
 use self::agents::{Agent, Answer};
 use self::arguments::{Call, Cli, Command, Target};
 use self::error::KubectlError;
-use crate::cli::{ExitStatus, note, one_line, write_out};
+use crate::cli::{ExitStatus, NoCommand, note, parse, write_out};
 
 /// The name under which kubectl finds a plugin.
 const PLUGIN: &str = "kubectl-millrace";
@@ -37,18 +35,10 @@ pub fn is_called(program: Option<&OsStr>) -> bool {
 /// Parses the arguments of this process and runs the command in the cluster.
 #[must_use]
 pub fn run() -> ExitStatus {
-    let cli = match Cli::try_parse() {
+    let cli = match parse::<Cli>() {
         Ok(cli) => cli,
-        Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            // If standard error is closed, the exit status tells.
-            let _ = write!(io::stderr(), "{error}");
-            return ExitStatus::Usage;
-        }
-        Err(error) if error.use_stderr() => {
-            note(&one_line(&error));
-            return ExitStatus::Usage;
-        }
-        Err(help) => return ended(Err(KubectlError::Help(help.to_string()))),
+        Err(NoCommand::Wrong) => return ExitStatus::Usage,
+        Err(NoCommand::Help(text)) => return ended(Err(KubectlError::Help(text))),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     ended(runtime.map_err(Into::into).and_then(|runtime| runtime.block_on(execute(cli))))
