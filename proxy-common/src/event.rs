@@ -160,7 +160,7 @@ impl Event {
     /// Returns the reason of a drop.
     #[must_use]
     pub fn reason(&self) -> Option<Reason> {
-        Reason::ALL.iter().copied().find(|reason| *reason as u8 == self.reason)
+        Reason::try_from(u32::from(self.reason)).ok()
     }
 }
 

@@ -221,16 +221,11 @@ pub fn ports(facts: &Facts) -> Vec<Finding> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::example::judged;
     use super::super::finding::Outcome;
     use super::*;
     use crate::dataplane::Mark;
     use crate::node::{Device, MarkRule};
-
-    fn judged(change: impl FnOnce(&mut Facts), judge: fn(&Facts) -> Vec<Finding>) -> Finding {
-        let mut facts = Facts::example();
-        change(&mut facts);
-        judge(&facts).remove(0)
-    }
 
     fn add_device(facts: &mut Facts, name: &str) {
         let state = &mut facts.network.as_mut().unwrap().look.state;

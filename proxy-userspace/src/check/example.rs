@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Facts;
 use super::conflict::Others;
+use super::finding::Finding;
 use super::firewall::Firewall;
 use super::kernel::Kernel;
 use super::mounts::Mounts;
@@ -19,6 +20,13 @@ use crate::dataplane::ebpf::{Chain, Mount, Side};
 use crate::model::Family;
 use crate::node::{self, DefaultRoute, Device, DeviceKind, LinkState, Look, NodeState};
 use crate::source::kubernetes::Probe;
+
+/// The first finding of a check after a change of the facts.
+pub fn judged(change: impl FnOnce(&mut Facts), judge: fn(&Facts) -> Vec<Finding>) -> Finding {
+    let mut facts = facts();
+    change(&mut facts);
+    judge(&facts).remove(0)
+}
 
 pub fn facts() -> Facts {
     let settings = Settings::resolve_on(&AgentArgs::default(), Some("node-a".to_owned())).unwrap();

@@ -247,14 +247,9 @@ const fn tc_name(hook: Hook) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::example::judged;
     use super::super::finding::Outcome;
     use super::*;
-
-    fn judged(change: impl FnOnce(&mut Facts), judge: fn(&Facts) -> Vec<Finding>) -> Finding {
-        let mut facts = Facts::example();
-        change(&mut facts);
-        judge(&facts).remove(0)
-    }
 
     /// Reads the topology anew after a change of the settings or the devices.
     fn renew(facts: &mut Facts) {

@@ -197,14 +197,9 @@ pub fn capacity(facts: &Facts) -> Vec<Finding> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::example::judged;
     use super::super::finding::Outcome;
     use super::*;
-
-    fn judged(change: impl FnOnce(&mut Facts), judge: fn(&Facts) -> Vec<Finding>) -> Finding {
-        let mut facts = Facts::example();
-        change(&mut facts);
-        judge(&facts).remove(0)
-    }
 
     #[test]
     fn an_agent_that_is_gone_or_not_ready_is_told_apart() {
