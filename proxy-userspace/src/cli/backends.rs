@@ -65,7 +65,11 @@ pub fn run(args: &BackendsArgs) -> Result<(), CliError> {
 }
 
 fn read(args: &BackendsArgs) -> Result<List, CliError> {
-    let of_maps = |maps: &PinnedMaps| Ok::<_, ReadError>((maps.services()?, maps.backends()?));
+    let of_maps = |maps: &PinnedMaps| {
+        let mut backends = maps.backends()?;
+        maps.figures()?.fill_backends(&mut backends);
+        Ok::<_, ReadError>((maps.services()?, backends))
+    };
     let shown = Shown::read(&args.place, of_maps, ipvs::backends)?;
     let is_wide = args.list.is_wide();
     if let Shown::Ipvs(backends) = &shown {

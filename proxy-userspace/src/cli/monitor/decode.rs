@@ -4,6 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use etherparse::{LaxNetSlice, LaxSlicedPacket, TransportSlice};
 
+use crate::dataplane::ebpf::read::protocol_text;
+
 /// What the headers tell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Headers {
@@ -69,11 +71,8 @@ fn ports(header: &[u8]) -> (u16, u16) {
 pub fn protocol_name(number: u8) -> String {
     match number {
         1 => "ICMP".to_owned(),
-        6 => "TCP".to_owned(),
-        17 => "UDP".to_owned(),
         58 => "ICMPv6".to_owned(),
-        132 => "SCTP".to_owned(),
-        number => number.to_string(),
+        number => protocol_text(number),
     }
 }
 

@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use clap::Args;
 use ipnet::IpNet;
-use nix::time::{ClockId, clock_gettime};
 use proxy_common::event::{EventKind, Monitor, USUAL_RATE};
 use proxy_common::verdict::Reason;
 
@@ -20,7 +19,7 @@ use super::place::Place;
 use super::select::{SelectArgs, Selector};
 use super::service_port::ServicePort;
 use crate::config::Refused;
-use crate::dataplane::ebpf::read::{PinnedMaps, Recorder};
+use crate::dataplane::ebpf::read::{PinnedMaps, Recorder, monotonic_seconds};
 use row::{Clock, EventRow};
 
 /// Time between two readings. A CPU keeps 256 events.
@@ -218,11 +217,6 @@ impl<'a> Watch<'a> {
         }
         Ok(write_out(&text)?)
     }
-}
-
-fn monotonic_seconds() -> u32 {
-    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |time| time.tv_sec());
-    u32::try_from(now).unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -39,7 +39,12 @@ pub fn run(args: &ServicesArgs) -> Result<(), CliError> {
 }
 
 fn read(args: &ServicesArgs) -> Result<List, CliError> {
-    let shown = Shown::read(&args.place, PinnedMaps::services, ipvs::services)?;
+    let of_maps = |maps: &PinnedMaps| {
+        let mut lists = maps.services()?;
+        maps.figures()?.fill_services(&mut lists);
+        Ok(lists)
+    };
+    let shown = Shown::read(&args.place, of_maps, ipvs::services)?;
     let is_wide = args.list.is_wide();
     if let Shown::Ipvs(services) = &shown {
         args.select.check_places(&ipvs::places(services))?;

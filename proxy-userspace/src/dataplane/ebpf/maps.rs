@@ -93,8 +93,8 @@ impl Figures {
         })
     }
 
-    /// Forgets the figures of the Service that had an id before.
-    pub fn begin(&mut self, service: u32) -> Result<(), String> {
+    /// Forgets the figures of a Service whose id is free for another one.
+    pub fn forget(&mut self, service: u32) -> Result<(), String> {
         self.connections.set(service, &Connections::default())?;
         self.handshakes.set(service, &Handshakes::default())?;
         for reason in Reason::ALL {

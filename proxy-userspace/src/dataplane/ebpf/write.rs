@@ -24,7 +24,10 @@ impl Kernel for Maps {
     fn apply(&mut self, change: &Change) -> Result<(), String> {
         match change {
             Change::ClearSlots(extent) => self.clear_slots(*extent),
-            Change::RemoveName(id) => self.names.remove(id),
+            Change::RemoveName(id) => {
+                self.figures.forget(*id)?;
+                self.names.remove(id)
+            }
             Change::Way(id, way) => self.write_way(*id, *way),
             Change::Backend(id, entry) => self.write_backend(*id, entry),
             Change::Slots { words, .. } => {
@@ -35,10 +38,7 @@ impl Kernel for Maps {
                 .store(*id, entry.0)
                 .then_some(())
                 .ok_or_else(|| format!("SERVICES ends before {id}")),
-            Change::Name(id, name) => {
-                self.figures.begin(*id)?;
-                self.names.insert(id, name)
-            }
+            Change::Name(id, name) => self.names.insert(id, name),
             Change::Hint(key, reference) => self.hints.insert(key, &reference.0),
             Change::RemoveHint(key) => self.hints.remove(key),
             Change::Peer(address, bits) => self.write_peer(*address, *bits),

@@ -11,7 +11,7 @@ use proxy_common::flow::{
 };
 use proxy_common::selection::BackendRef;
 
-use super::services::{ServiceText, protocol_name};
+use super::services::{ServiceText, protocol_text};
 use super::{PinnedMaps, ReadError};
 use crate::dataplane::ebpf::convert::socket;
 use crate::dataplane::ebpf::maps::FamilyMaps;
@@ -71,10 +71,7 @@ fn view<A: Address>(key: &FlowKey<A>, flow: &Flow<A>) -> FlowView {
     let new = |flag: u8, address: A, port: u16| has(flag).then(|| socket(address, port));
     FlowView {
         table: "".into(),
-        protocol: match protocol_name(key.protocol) {
-            "unknown" => key.protocol.to_string(),
-            name => name.to_owned(),
-        },
+        protocol: protocol_text(key.protocol),
         source: socket(key.source, key.source_port),
         destination: socket(key.destination, key.destination_port),
         new_source: new(FLOW_REWRITE_SOURCE, flow.source, flow.source_port),
@@ -96,8 +93,9 @@ fn view<A: Address>(key: &FlowKey<A>, flow: &Flow<A>) -> FlowView {
     }
 }
 
-/// Returns the time on the programs' clock for `last seen`.
-fn monotonic_seconds() -> u32 {
+/// Returns the second on the programs' clock.
+#[must_use]
+pub fn monotonic_seconds() -> u32 {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |time| time.tv_sec());
     u32::try_from(now).unwrap_or(u32::MAX)
 }

@@ -19,11 +19,14 @@ use super::layout::Layout;
 use super::map;
 use super::mapped::Access;
 use super::maps::Maps;
+pub use figures::Figures;
+pub use flows::monotonic_seconds;
 pub use millrace_views::{
     AttachedView, BackendView, ConnectionsView, CounterView, FailuresView, FlowView, FrontendView,
     HandshakesView, MapView, ServiceView, StatusView, TrafficView, WayView,
 };
 pub use recorder::{Recorded, Recorder};
+pub use services::protocol_text;
 
 /// The reasons for a failed reading of the pinned maps.
 #[derive(Debug, thiserror::Error)]

@@ -17,13 +17,12 @@ use proxy_common::frontend::{
 use proxy_common::selection::{BackendRef, SERVICE_ELSEWHERE, SERVICE_MAGLEV, ServiceEntry, Slot};
 use proxy_common::way::WAY_VALID;
 
-use super::figures::Counted;
 use super::{PinnedMaps, ReadError, total};
 use crate::dataplane::ebpf::convert::{frontend_at, socket};
 use crate::dataplane::ebpf::error::OpenError;
 use crate::dataplane::ebpf::maps::FamilyMaps;
 use crate::dataplane::ebpf::plan::FrontendAt;
-use millrace_views::{BackendView, ConnectionsView, FrontendView, ServiceView};
+use millrace_views::{BackendView, ConnectionsView, FrontendView, HandshakesView, ServiceView};
 
 /// The parts of a text in NAMES.
 pub(super) struct ServiceText {
@@ -43,19 +42,19 @@ struct Leading {
 }
 
 impl PinnedMaps {
-    /// Returns the services, sorted by name, without the lists that no frontend leads to.
+    /// Returns the services, sorted by name, without the lists that no frontend leads to. Their figures are
+    /// zero until [`Figures`](super::Figures) fills them in.
     pub fn services(&self) -> Result<Vec<ServiceView>, ReadError> {
         let mut leading = Leading { ranges: self.source_ranges()?, ..Leading::default() };
         self.maps.of4.frontends.for_each(|key, value| leading.add(&frontend_at(&key), &value))?;
         self.maps.of6.frontends.for_each(|key, value| leading.add(&frontend_at(&key), &value))?;
-        let counted = self.counted()?;
         let mut services = Vec::new();
         for (id, text) in self.names()? {
             let frontends: Vec<_> = leading.frontends.remove(&id).into_iter().flatten().collect();
             if frontends.is_empty() && !leading.cluster.contains(&id) {
                 continue;
             }
-            services.push(self.service(id, text, frontends, &counted)?);
+            services.push(self.service(id, text, frontends)?);
         }
         let key = |view: &ServiceView| {
             [&view.namespace, &view.name, &view.port, &view.family, &view.list].map(String::clone)
@@ -69,7 +68,6 @@ impl PinnedMaps {
         id: u32,
         text: ServiceText,
         frontends: Vec<FrontendView>,
-        counted: &Counted,
     ) -> Result<ServiceView, ReadError> {
         let entry = ServiceEntry(self.maps.services.load(id));
         let owners: BTreeSet<BackendRef> = self.owners(entry).collect();
@@ -95,9 +93,9 @@ impl PinnedMaps {
             backends: backends.into_keys().collect(),
             packets: traffic.packets,
             bytes: traffic.bytes,
-            dropped: counted.dropped(id),
-            connections: self.service_connections(id, counted),
-            handshakes: self.handshakes(id),
+            dropped: BTreeMap::new(),
+            connections: ConnectionsView::default(),
+            handshakes: HandshakesView::default(),
         })
     }
 
@@ -106,7 +104,7 @@ impl PinnedMaps {
         Ok(self.names()?.into_values().map(|text| format!("{}/{}", text.namespace, text.name)).collect())
     }
 
-    /// Returns the endpoints, sorted by address.
+    /// Returns the endpoints, sorted by address, without their figures as well.
     pub fn backends(&self) -> Result<Vec<BackendView>, ReadError> {
         let mut services: BTreeMap<(bool, u32), BTreeSet<String>> = BTreeMap::new();
         for (id, text) in self.names()? {
@@ -116,9 +114,9 @@ impl PinnedMaps {
                 services.entry((text.family == "IPv6", owner)).or_default().insert(text.label());
             }
         }
-        let (mut views, counted) = (Vec::new(), self.counted()?);
-        self.family_backends(&self.maps.of4, &mut views, &counted, |id| services.get(&(false, id)))?;
-        self.family_backends(&self.maps.of6, &mut views, &counted, |id| services.get(&(true, id)))?;
+        let mut views = Vec::new();
+        self.family_backends(&self.maps.of4, &mut views, |id| services.get(&(false, id)))?;
+        self.family_backends(&self.maps.of6, &mut views, |id| services.get(&(true, id)))?;
         views.sort_by_key(|view| (view.address, view.id));
         Ok(views)
     }
@@ -127,15 +125,12 @@ impl PinnedMaps {
         &self,
         maps: &FamilyMaps<A>,
         views: &mut Vec<BackendView>,
-        counted: &Counted,
         services: impl Fn(u32) -> Option<&'a BTreeSet<String>>,
     ) -> Result<(), OpenError> {
         for (id, backend) in maps.backends.all()? {
             if id != 0 && backend.address != A::default() {
                 let services = services(id).into_iter().flatten().cloned().collect();
-                let reference = BackendRef::new(id, backend.generation);
-                let connections = counted.backend(maps, reference);
-                views.push(BackendView { connections, ..self.backend(id, &backend, services) });
+                views.push(self.backend(id, &backend, services));
             }
         }
         Ok(())
@@ -247,6 +242,15 @@ pub(super) const fn protocol_name(number: u8) -> &'static str {
         17 => "UDP",
         132 => "SCTP",
         _ => "unknown",
+    }
+}
+
+/// Returns the name of a protocol of Services, or another protocol's number.
+#[must_use]
+pub fn protocol_text(number: u8) -> String {
+    match protocol_name(number) {
+        "unknown" => number.to_string(),
+        name => name.to_owned(),
     }
 }
 

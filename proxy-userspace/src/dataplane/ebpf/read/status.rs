@@ -3,7 +3,6 @@
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 
-use nix::time::{ClockId, clock_gettime};
 use proxy_common::addr::unmapped;
 use proxy_common::config::{
     AGENT_BACKENDS, AGENT_DEGRADED, AGENT_FAILURES, AGENT_HEARTBEAT, AGENT_SHARE, AGENT_SHARE_SINCE,
@@ -14,7 +13,7 @@ use proxy_common::verdict::{Program, Reason};
 use proxy_common::way::{WAY_RESOLVED, WAY_VALID, WAY_XDP, Way};
 use proxy_common::{Address, LAYOUT_VERSION};
 
-use super::{PinnedMaps, ReadError, total};
+use super::{PinnedMaps, ReadError, monotonic_seconds, total};
 use crate::dataplane::ebpf::Share;
 use crate::dataplane::ebpf::bpffs::entries;
 use crate::dataplane::ebpf::hooks::SocketHook;
@@ -54,8 +53,7 @@ impl PinnedMaps {
     /// Returns the heartbeat, the attached programs and the use of the maps.
     pub fn status(&self) -> Result<StatusView, ReadError> {
         let heartbeat = self.maps.agent.load(AGENT_HEARTBEAT);
-        let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |time| time.tv_sec());
-        let now = u64::try_from(now).unwrap_or(0);
+        let now = u64::from(monotonic_seconds());
         let share = Share::of_word(self.maps.agent.load(AGENT_SHARE));
         Ok(StatusView {
             layout_version: LAYOUT_VERSION,
