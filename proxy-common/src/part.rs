@@ -32,10 +32,14 @@ pub enum Part {
     SnatReply4 = 9,
     /// Replies to translated IPv6 clients.
     SnatReply6 = 10,
+    /// Refused IPv4 packets: they are cut, or their sender is told.
+    Refusal4 = 11,
+    /// Refused IPv6 packets: their sender is told.
+    Refusal6 = 12,
 }
 
 /// The number of entries of each array.
-pub const PART_ENTRIES: u32 = 11;
+pub const PART_ENTRIES: u32 = 13;
 
 /// A part of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +78,8 @@ parts! {
         Snat6 "xdp_snat6"
         SnatReply4 "xdp_snat_reply4"
         SnatReply6 "xdp_snat_reply6"
+        Refusal4 "xdp_refusal4"
+        Refusal6 "xdp_refusal6"
     }
     "tc_ingress" "TC_PARTS" {
         Ipv6 "tc_ipv6"
@@ -87,6 +93,8 @@ parts! {
         Snat6 "tc_snat6"
         SnatReply4 "tc_snat_reply4"
         SnatReply6 "tc_snat_reply6"
+        Refusal4 "tc_refusal4"
+        Refusal6 "tc_refusal6"
     }
     "tc_ingress_l3" "L3_PARTS" {
         Ipv6 "l3_ipv6"
@@ -100,6 +108,8 @@ parts! {
         Snat6 "l3_snat6"
         SnatReply4 "l3_snat_reply4"
         SnatReply6 "l3_snat_reply6"
+        Refusal4 "l3_refusal4"
+        Refusal6 "l3_refusal6"
     }
     "tc_pod_in" "POD_PARTS" {
         Ipv6 "pod_ipv6"
@@ -109,6 +119,8 @@ parts! {
         Snat6 "pod_snat6"
         SnatReply4 "pod_snat_reply4"
         SnatReply6 "pod_snat_reply6"
+        Refusal4 "pod_refusal4"
+        Refusal6 "pod_refusal6"
     }
 }
 

@@ -108,6 +108,8 @@ fn continue_in(context: *mut c_void, parts: &'static Parts, part: Part) {
         Part::Snat6 => tail_call::<{ Part::Snat6 as u32 }>(context, parts),
         Part::SnatReply4 => tail_call::<{ Part::SnatReply4 as u32 }>(context, parts),
         Part::SnatReply6 => tail_call::<{ Part::SnatReply6 as u32 }>(context, parts),
+        Part::Refusal4 => tail_call::<{ Part::Refusal4 as u32 }>(context, parts),
+        Part::Refusal6 => tail_call::<{ Part::Refusal6 as u32 }>(context, parts),
     }
 }
 

@@ -46,6 +46,8 @@ uplink_parts! {
     xdp_snat6 tc_snat6 l3_snat6 = uplink::walk_snat::<_, V6>;
     xdp_snat_reply4 tc_snat_reply4 l3_snat_reply4 = uplink::walk_snat_reply::<_, V4>;
     xdp_snat_reply6 tc_snat_reply6 l3_snat_reply6 = uplink::walk_snat_reply::<_, V6>;
+    xdp_refusal4 tc_refusal4 l3_refusal4 = uplink::walk_refusal::<_, V4>;
+    xdp_refusal6 tc_refusal6 l3_refusal6 = uplink::walk_refusal::<_, V6>;
 }
 
 macro_rules! pod_parts {
@@ -66,4 +68,6 @@ pod_parts! {
     pod_snat6 = pod::walk_hairpin::<_, V6>;
     pod_snat_reply4 = pod::walk_hairpin_reply::<_, V4>;
     pod_snat_reply6 = pod::walk_hairpin_reply::<_, V6>;
+    pod_refusal4 = pod::walk_refusal::<_, V4>;
+    pod_refusal6 = pod::walk_refusal::<_, V6>;
 }

@@ -1,4 +1,4 @@
-//! Verdicts about packets. Only `main.rs` turns them into actions.
+//! Verdicts about packets. Only `action.rs` turns them into actions.
 
 use proxy_common::part::Part;
 use proxy_common::verdict::Reason;
@@ -21,7 +21,7 @@ pub enum Verdict {
     Reinject(Reason),
     /// Drops the packet.
     Drop(Reason),
-    /// Drops the packet and tells its sender.
+    /// Drops the packet and tells its sender, in another [part](Part).
     ///
     /// The number for [`Reason::HopLimit`] is the way's id, or [`BY_HOP`] and the backend's id. For
     /// [`Reason::TooBig`] it is the size that would have fitted.

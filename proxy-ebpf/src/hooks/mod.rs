@@ -5,6 +5,7 @@ pub mod egress;
 mod first_look;
 mod forged_tunnel;
 pub mod pod;
+mod refusal;
 pub mod socket;
 pub mod tunnel;
 pub mod uplink;

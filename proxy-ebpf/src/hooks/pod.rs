@@ -7,12 +7,12 @@
 
 use proxy_common::fragment::Side;
 use proxy_common::frontend::{FRONTEND_NODE_ONLY, Frontend};
-use proxy_common::verdict::{Program, Reason};
+use proxy_common::verdict::Reason;
 
 use crate::flow::{self, Owner, mode_change};
 use crate::forward::{hairpin, nat, other_mode, snat};
 use crate::header::{ETHERNET, protocol};
-use crate::hooks::{capture, first_look};
+use crate::hooks::{first_look, refusal};
 use crate::icmp::{self, Icmp};
 use crate::maps::config::is_snat_port;
 use crate::maps::observe;
@@ -52,32 +52,27 @@ pub fn walk_client<P: Packet, F: Icmp>(packet: P) -> Verdict {
         // Pods' tunnels are their own, and the program encapsulates none of their packets.
         NextStage::Decapsulate | NextStage::ToPod => UNTOUCHED,
     };
-    answer::<P, F>(packet, verdict)
+    refusal::hand_over::<F>(verdict)
 }
 
 /// Returns a packet to its pod, which is the backend of its own connection.
 #[inline(always)]
 pub fn walk_hairpin<P: Packet, F: Icmp>(packet: P) -> Verdict {
-    let verdict = hairpin::translate::<P, F>(packet);
-    answer::<P, F>(packet, verdict)
+    refusal::hand_over::<F>(hairpin::translate::<P, F>(packet))
 }
 
 /// Returns a pod's reply to itself.
 #[inline(always)]
 pub fn walk_hairpin_reply<P: Packet, F: Icmp>(packet: P) -> Verdict {
-    let verdict = hairpin::restore::<P, F>(packet);
-    answer::<P, F>(packet, verdict)
+    refusal::hand_over::<F>(hairpin::restore::<P, F>(packet))
 }
 
+/// Tells the pod why its packet is refused.
 #[inline(always)]
-fn answer<P: Packet, F: Icmp>(packet: P, verdict: Verdict) -> Verdict {
-    match verdict {
-        Verdict::Refuse(reason, detail) => {
-            // The answer overwrites the packet.
-            capture::record_drop(&packet, Program::TcPodIn, reason, false);
-            icmp::answer::<P, F, { Side::Pod as u32 }>(packet, reason, detail)
-        }
-        verdict => verdict,
+pub fn walk_refusal<P: Packet, F: Icmp>(packet: P) -> Verdict {
+    match refusal::handed_over() {
+        Some((reason, detail)) => icmp::answer::<P, F, { Side::Pod as u32 }>(packet, reason, detail),
+        None => NO_ROOM,
     }
 }
 

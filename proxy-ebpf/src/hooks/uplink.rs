@@ -5,18 +5,18 @@ use proxy_common::flow::FLOW_ENCAPSULATE;
 use proxy_common::fragment::Side;
 use proxy_common::frontend::{FRONTEND_DSR, Frontend};
 use proxy_common::selection::{BackendRef, Slot};
-use proxy_common::verdict::{Program, Reason};
+use proxy_common::verdict::Reason;
 
 use crate::flow::{self, Found, Owner, mode_change};
 use crate::forward::{dsr_node, dsr_pod, fragment_ipv4, nat, other_mode, snat};
 use crate::header::{ETHERNET, protocol};
-use crate::hooks::{capture, first_look};
+use crate::hooks::{first_look, refusal};
 use crate::icmp::{self, Icmp};
 use crate::maps::config::{is_snat_port, takes_ipip};
 use crate::maps::family::{Family, FlowOf};
 use crate::maps::{mode, observe};
 use crate::packet::ip::Header;
-use crate::packet::{Kind, Packet, Parsed, by_ether_type};
+use crate::packet::{Packet, Parsed, by_ether_type};
 use crate::parse::parse_with;
 use crate::parse::unusual::Fragments;
 use crate::select::{affinity, backend, node_flow, peer, source, vip};
@@ -54,37 +54,30 @@ pub fn walk_client<P: Packet, F: Icmp>(packet: P) -> Verdict {
         NextStage::Restore => return Verdict::Continue(F::SNAT_REPLY),
         NextStage::TrackOtherMode => other_mode::track::<P, F>(packet),
     };
-    answer::<P, F>(packet, verdict)
+    refusal::hand_over::<F>(verdict)
 }
 
 /// Sends a client's packet to the stored backend on another node, from an address of this node.
 #[inline(always)]
 pub fn walk_snat<P: Packet, F: Icmp>(packet: P) -> Verdict {
-    let verdict = snat::translate::<P, F>(packet);
-    answer::<P, F>(packet, verdict)
+    refusal::hand_over::<F>(snat::translate::<P, F>(packet))
 }
 
 /// Sends a backend's reply to this node on to the client.
 #[inline(always)]
 pub fn walk_snat_reply<P: Packet, F: Icmp>(packet: P) -> Verdict {
-    let verdict = snat::restore::<P, F>(packet);
-    answer::<P, F>(packet, verdict)
+    refusal::hand_over::<F>(snat::restore::<P, F>(packet))
 }
 
-/// Cuts a packet that is too large, or tells the sender of a refused one. The walk has left the stack.
+/// Cuts a packet that is too large, or tells the sender of a refused one.
 #[inline(always)]
-fn answer<P: Packet, F: Icmp>(packet: P, verdict: Verdict) -> Verdict {
-    match verdict {
-        Verdict::Refuse(Reason::TooBig, fits) if F::may_be_fragmented(&packet, ETHERNET) => {
+pub fn walk_refusal<P: Packet, F: Icmp>(packet: P) -> Verdict {
+    match refusal::handed_over() {
+        Some((Reason::TooBig, fits)) if F::may_be_fragmented(&packet, ETHERNET) => {
             fragment_ipv4::fragment(packet, fits)
         }
-        Verdict::Refuse(reason, detail) => {
-            let program = if P::KIND == Kind::Xdp { Program::XdpIngress } else { Program::TcIngress };
-            // The answer overwrites the packet.
-            capture::record_drop(&packet, program, reason, false);
-            icmp::answer::<P, F, { Side::Uplink as u32 }>(packet, reason, detail)
-        }
-        verdict => verdict,
+        Some((reason, detail)) => icmp::answer::<P, F, { Side::Uplink as u32 }>(packet, reason, detail),
+        None => NO_ROOM,
     }
 }
 

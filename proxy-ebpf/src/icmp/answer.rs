@@ -8,15 +8,16 @@ use proxy_common::checksum::fold;
 use proxy_common::fragment::Side;
 use proxy_common::icmp::SourcePrefix;
 use proxy_common::selection::BackendRef;
-use proxy_common::verdict::Reason;
+use proxy_common::verdict::{Program, Reason};
 use proxy_common::way::{WAY_IPV4, WAY_VALID};
 
 use super::family::{self, Icmp, Message};
 use super::limit;
 use crate::header::{ETHERNET, Ethernet, IcmpHeader};
+use crate::hooks::capture;
 use crate::maps::{self, Buffer};
 use crate::packet::ip::Outer;
-use crate::packet::{CHUNK_WORDS, Chunk, Packet, Parsed, ethernet};
+use crate::packet::{CHUNK_WORDS, Chunk, Kind, Packet, Parsed, ethernet};
 use crate::parse::parse;
 use crate::select::vip;
 use crate::verdict::{BY_HOP, UNTOUCHED, Verdict};
@@ -52,6 +53,13 @@ pub fn answer<P: Packet, F: Icmp, const SIDE: u32>(packet: P, reason: Reason, de
     if parsed.is_later() {
         return Verdict::Drop(reason);
     }
+    let program = match (Side::from_bits(SIDE), P::KIND) {
+        (Side::Pod, _) => Program::TcPodIn,
+        (_, Kind::Xdp) => Program::XdpIngress,
+        _ => Program::TcIngress,
+    };
+    // The answer overwrites the packet.
+    capture::record_drop(&packet, program, reason, false);
     let sender = match Side::from_bits(SIDE) {
         Side::Pod => SourcePrefix::of_pod(packet.device()),
         Side::Uplink | Side::Tunnel | Side::Out | Side::Stranger => F::prefix(&parsed.key.source),

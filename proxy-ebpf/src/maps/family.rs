@@ -41,6 +41,8 @@ pub trait Family: Copy {
     const SNAT: Part;
     /// The part that translates replies to such a client.
     const SNAT_REPLY: Part;
+    /// The part that answers refused packets.
+    const REFUSAL: Part;
 
     /// Whether a protocol number can be that of a payload, not of a header of the network layer.
     fn is_transport(protocol: u8) -> bool;

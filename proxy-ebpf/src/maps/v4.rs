@@ -35,6 +35,7 @@ impl Family for V4 {
     const TUNNEL_ICMP: Part = Part::TunnelIcmp4;
     const SNAT: Part = Part::Snat4;
     const SNAT_REPLY: Part = Part::SnatReply4;
+    const REFUSAL: Part = Part::Refusal4;
 
     #[inline(always)]
     fn is_transport(_protocol: u8) -> bool {

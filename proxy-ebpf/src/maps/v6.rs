@@ -35,6 +35,7 @@ impl Family for V6 {
     const TUNNEL_ICMP: Part = Part::TunnelIcmp6;
     const SNAT: Part = Part::Snat6;
     const SNAT_REPLY: Part = Part::SnatReply6;
+    const REFUSAL: Part = Part::Refusal6;
 
     /// Excludes extension headers, and the number for "no next header".
     #[inline(always)]

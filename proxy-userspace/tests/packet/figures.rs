@@ -20,6 +20,7 @@ each_client! {
 each_ingress! {
     a_drop_counts_for_its_service_and_is_recorded_with_its_frame
     a_refusal_is_recorded_once_and_as_it_came_in
+    a_packet_left_to_the_stack_is_no_drop_and_hides_none
     drops_beyond_the_rate_are_counted_and_left_out
     only_the_wanted_reasons_are_recorded
 }
@@ -191,6 +192,20 @@ fn a_refusal_is_recorded_once_and_as_it_came_in(case: Case) {
     case.arrives(&bed, &other).assert_counted(Reason::UnknownPort);
     let events = bed.events_since(&before);
     assert_eq!(events.iter().map(|event| event.service).collect::<Vec<_>>(), [service, 0]);
+}
+
+/// An external address may have ports that the stack serves.
+fn a_packet_left_to_the_stack_is_no_drop_and_hides_none(case: Case) {
+    let bed = Bed::new();
+    let service = without_local_backend(case, &bed);
+    bed.vip(case.vip().ip(), proxy_common::vip::VIP_EXTERNAL);
+    let (drops, before) = (bed.service_drops(service, Reason::NoLocalEndpoint), bed.recordings());
+    let other = Frame::ip(case.client().ip(), case.vip().ip()).tcp(40000, 9999, flag::SYN);
+    case.arrives(&bed, &other).assert_untouched().assert_counted(Reason::NotOurs);
+    assert_eq!(bed.events_since(&before), []);
+    case.arrives(&bed, &case.tcp(flag::SYN)).assert_dropped(Reason::NoLocalEndpoint);
+    assert_eq!(bed.service_drops(service, Reason::NoLocalEndpoint) - drops, 1);
+    assert_eq!(bed.events_since(&before).len(), 1);
 }
 
 fn drops_beyond_the_rate_are_counted_and_left_out(case: Case) {
