@@ -10,6 +10,12 @@ pub trait Address: sealed::Sealed + Copy + Default + Eq + 'static {
     const WORDS: usize;
     /// The words, bytes in network order.
     fn words(&self) -> &[u32];
+    /// Returns zero if the addresses are equal, else any other number. The verifier would follow each word's
+    /// comparison on its own.
+    #[inline(always)]
+    fn difference(&self, other: &Self) -> u32 {
+        self.words().iter().zip(other.words()).fold(0, |sum, (one, other)| sum | one ^ other)
+    }
     /// Returns the address as user space and people know it.
     fn to_ip(self) -> IpAddr;
     /// Returns the address if it is of this family.

@@ -91,8 +91,10 @@ impl<A: Address> Flow<A> {
         if self.check != 0 {
             return self.flags & FLOW_REPLY == 0 && self.check == fingerprint(key);
         }
-        let same_port = self.source_port == key.source_port || self.flags & FLOW_REWRITE_SOURCE != 0;
-        self.flags & FLOW_REPLY == 0 && self.source == key.source && same_port
+        let port = self.source_port ^ key.source_port;
+        let of_port = u32::from(port) & unless(self.flags, FLOW_REWRITE_SOURCE);
+        let direction = u32::from(self.flags & FLOW_REPLY);
+        direction | of_port | self.source.difference(&key.source) == 0
     }
     /// Returns whether the entry is that of replies with this key, which go to the client.
     ///
@@ -103,18 +105,19 @@ impl<A: Address> Flow<A> {
         if self.check != 0 {
             return self.flags & FLOW_REPLY != 0 && self.check == fingerprint(key);
         }
-        let same_port =
-            self.destination_port == key.destination_port || self.flags & FLOW_REWRITE_DESTINATION != 0;
-        self.flags & FLOW_REPLY != 0 && self.destination == key.destination && same_port
+        let port = self.destination_port ^ key.destination_port;
+        let of_port = u32::from(port) & unless(self.flags, FLOW_REWRITE_DESTINATION);
+        let direction = u32::from(!self.flags & FLOW_REPLY);
+        direction | of_port | self.destination.difference(&key.destination) == 0
     }
     /// Returns whether the entry is that of the other direction of this key.
     #[inline(always)]
     #[must_use]
     pub fn is_twin_of(&self, key: &FlowKey<A>) -> bool {
-        self.source == key.destination
-            && self.source_port == key.destination_port
-            && self.destination == key.source
-            && self.destination_port == key.source_port
+        let ports = self.source_port ^ key.destination_port | self.destination_port ^ key.source_port;
+        let addresses =
+            self.source.difference(&key.destination) | self.destination.difference(&key.source);
+        addresses | u32::from(ports) == 0
     }
     /// Turns the client's entry into the reply's, or the reverse: `twin` takes the place of `key`.
     #[inline(always)]
@@ -129,6 +132,12 @@ impl<A: Address> Flow<A> {
             self.check = fingerprint(twin);
         }
     }
+}
+
+/// Returns zero if a flag is set, else all ones.
+#[inline(always)]
+const fn unless(flags: u8, flag: u8) -> u32 {
+    ((flags >> flag.trailing_zeros() & 1) as u32).wrapping_sub(1)
 }
 
 /// Swaps the rewrite flags: the source of one direction is the destination of the other.

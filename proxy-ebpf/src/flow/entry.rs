@@ -15,7 +15,7 @@ use crate::maps::v4::V4;
 use crate::maps::v6::V6;
 use crate::maps::{clock, config};
 use crate::packet::Parsed;
-use crate::packet::shape::opaque;
+use crate::packet::shape::{is_below, opaque};
 
 /// The parts of a live entry that a walk needs; the rest stays in the map.
 #[derive(Clone, Copy)]
@@ -160,13 +160,4 @@ fn live<F: Family>(flow: &FlowOf<F>, embryo: bool) -> Option<Found> {
         | (is_below(limits.renewal.into(), silence) * Found::DUE)
         | (u32::from(source_port) << Found::PORT_SHIFT);
     Some(Found { backend: BackendRef(backend), word })
-}
-
-/// Returns 1 if `left` is below `right`, else 0.
-///
-/// It is the sign of the difference. Behind a comparison, the verifier would walk everything once for each
-/// answer.
-#[inline(always)]
-fn is_below(left: i64, right: i64) -> u32 {
-    (opaque(left.wrapping_sub(right).cast_unsigned()) >> (u64::BITS - 1)) as u32
 }

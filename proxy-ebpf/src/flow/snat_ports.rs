@@ -22,6 +22,7 @@ use crate::maps::family::{Family, FlowOf, KeyOf};
 use crate::maps::global::{KEY, REPLY_KEY, global_by_family, key_room, store_key, stored_key};
 use crate::maps::{self, clock};
 use crate::packet::Parsed;
+use crate::packet::shape::{is_below, opaque};
 use crate::verdict::Verdict;
 
 /// Ports that a connection's hash names.
@@ -136,7 +137,7 @@ fn search<F: Family>(reply_key: *mut KeyOf<F>, from: u32, tried: Offer) -> Offer
         return tried;
     }
     // The last search found ports in use, and no quiet one.
-    let takes_any = is_recent && tag == !destination;
+    let suffices = if is_recent && tag == !destination { TAKEN } else { FLOW_QUIET };
     let count = SNAT_PORT_COUNT.load();
     // A little less than the distance of two ports; over the whole range the error stays below one distance.
     // So one step more than there are ports leaves none out.
@@ -147,7 +148,7 @@ fn search<F: Family>(reply_key: *mut KeyOf<F>, from: u32, tried: Offer) -> Offer
             break;
         }
         best = best.or_better(Offer(global_search_row::<F>(hash, distance)));
-        if best.is_quiet() || takes_any && !best.is_none() {
+        if best.worth() > suffices {
             return best;
         }
         hash = hash.wrapping_add(distance.wrapping_mul(ROW));
@@ -213,8 +214,10 @@ impl Offer {
         self.0 as u16
     }
     #[inline(always)]
-    const fn or_better(self, other: Self) -> Self {
-        if other.worth() > self.worth() { other } else { self }
+    fn or_better(self, other: Self) -> Self {
+        let is_worse = is_below(self.worth().into(), other.worth().into());
+        // LLVM would make a mask of the factor, which the verifier of Linux 6.18 follows like a branch.
+        Self(self.0 ^ (self.0 ^ other.0).wrapping_mul(opaque(is_worse.into()) as u32))
     }
 }
 

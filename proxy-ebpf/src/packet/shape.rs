@@ -111,6 +111,15 @@ pub fn opaque(number: u64) -> u64 {
     number
 }
 
+/// Returns 1 if `left` is below `right`, else 0.
+///
+/// It is the sign of the difference. Behind a comparison, the verifier would walk everything once for each
+/// answer.
+#[inline(always)]
+pub fn is_below(left: i64, right: i64) -> u32 {
+    (opaque(left.wrapping_sub(right).cast_unsigned()) >> (u64::BITS - 1)) as u32
+}
+
 /// The content of the headers in front of the transport's.
 #[derive(Clone, Copy)]
 pub struct Preface {
