@@ -115,8 +115,7 @@ impl<A: Address> Flow<A> {
     #[must_use]
     pub fn is_twin_of(&self, key: &FlowKey<A>) -> bool {
         let ports = self.source_port ^ key.destination_port | self.destination_port ^ key.source_port;
-        let addresses =
-            self.source.difference(&key.destination) | self.destination.difference(&key.source);
+        let addresses = self.source.difference(&key.destination) | self.destination.difference(&key.source);
         addresses | u32::from(ports) == 0
     }
     /// Turns the client's entry into the reply's, or the reverse: `twin` takes the place of `key`.

@@ -8,9 +8,9 @@ use aya_ebpf::helpers::generated::{bpf_redirect, bpf_redirect_neigh};
 use proxy_common::part::Part;
 use proxy_common::verdict::Program;
 
-use crate::hooks::capture;
 use crate::maps::{self, Parts, observe};
 use crate::packet::Packet;
+use crate::packet::capture;
 use crate::packet::tc::{BARE, FRAMED, TcPacket};
 use crate::packet::xdp::XdpPacket;
 use crate::verdict::{NO_ROOM, Verdict};

@@ -1,6 +1,5 @@
 //! The programs: from the first look at a packet or a call to its verdict.
 
-pub mod capture;
 pub mod egress;
 mod first_look;
 mod forged_tunnel;

@@ -1,6 +1,7 @@
 //! A packet as XDP and TC see it: one trait, so that balancing and translation exist once.
 
 pub mod buffer;
+pub mod capture;
 pub mod encap;
 pub mod ethernet;
 pub mod findings;
