@@ -104,6 +104,10 @@ catalogue! {
         "Packets from clients to a Service port";
     SERVICE_BYTES = Counter "millrace_service_bytes" ["namespace", "service", "port", "ip_family"],
         "Bytes of the packets from clients to a Service port";
+    SERVICE_CONNECTIONS = Counter "millrace_service_connections" ["namespace", "service", "port", "ip_family", "event"],
+        "Connections to a Service port that this node translated, by event: opened, established, refused by the endpoint, reset by it later; absent for a port without any";
+    SERVICE_DROPPED_PACKETS = Counter "millrace_service_dropped_packets" ["namespace", "service", "port", "ip_family", "reason"],
+        "Packets from clients to a Service port that were dropped, by reason; absent for a port without any";
     READY = Gauge "millrace_ready" ["condition"],
         "State of each condition of /readyz: 1 if it holds, else 0; the node is ready if all hold";
     SELF_TEST_FAILED = Gauge "millrace_self_test_failed" [],

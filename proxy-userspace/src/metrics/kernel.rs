@@ -12,7 +12,9 @@ use proxy_common::verdict::{Program, Reason};
 use tracing::warn;
 
 use super::catalogue::{self, Definition};
-use crate::dataplane::ebpf::read::{CounterView, PinnedMaps, ReadError, StatusView, TrafficView, WayView};
+use crate::dataplane::ebpf::read::{
+    ConnectionsView, CounterView, PinnedMaps, ReadError, StatusView, TrafficView, WayView,
+};
 
 /// Packets, bytes, fill of the maps, attached programs.
 #[derive(Debug)]
@@ -151,7 +153,23 @@ impl Reading {
             })
         };
         encode(&catalogue::SERVICE_PACKETS, |traffic| traffic.packets)?;
-        encode(&catalogue::SERVICE_BYTES, |traffic| traffic.bytes)
+        encode(&catalogue::SERVICE_BYTES, |traffic| traffic.bytes)?;
+        let mut metric = catalogue::SERVICE_CONNECTIONS.encode(encoder)?;
+        // Four series for each Service would be too many where most have no traffic here.
+        for traffic in self.traffic.iter().filter(|traffic| traffic.connections.opened > 0) {
+            for (event, count) in events(&traffic.connections) {
+                ConstCounter::new(count)
+                    .encode(metric.encode_family(&of_port(traffic, ("event", event)))?)?;
+            }
+        }
+        let mut metric = catalogue::SERVICE_DROPPED_PACKETS.encode(encoder)?;
+        for traffic in &self.traffic {
+            for (reason, packets) in &traffic.dropped {
+                ConstCounter::new(*packets)
+                    .encode(metric.encode_family(&of_port(traffic, ("reason", reason)))?)?;
+            }
+        }
+        Ok(())
     }
 
     /// Maps whose entries are not counted have a limit only.
@@ -168,6 +186,23 @@ impl Reading {
         }
         Ok(())
     }
+}
+
+/// The events of connections that are counted, with their names.
+const fn events(connections: &ConnectionsView) -> [(&'static str, u64); 4] {
+    let ConnectionsView { opened, established, refused, reset, .. } = *connections;
+    [("opened", opened), ("established", established), ("refused", refused), ("reset", reset)]
+}
+
+/// The labels of a Service port, and one more.
+fn of_port<'a>(traffic: &'a TrafficView, more: (&'static str, &'a str)) -> [(&'static str, &'a str); 5] {
+    [
+        ("namespace", traffic.namespace.as_str()),
+        ("service", &traffic.name),
+        ("port", &traffic.port),
+        ("ip_family", &traffic.family),
+        more,
+    ]
 }
 
 /// Whether a counter is shown. A zero that can't rise is left out. A zero that can rise is there from the

@@ -50,6 +50,14 @@ fn reading() -> Reading {
             family: "IPv6".to_owned(),
             packets: 4,
             bytes: 240,
+            dropped: BTreeMap::from([("no_endpoint".into(), 3)]),
+            connections: ConnectionsView {
+                opened: 9,
+                established: 5,
+                refused: 2,
+                reset: 1,
+                ..ConnectionsView::default()
+            },
         }],
         status: StatusView {
             layout_version: 1,
@@ -91,6 +99,11 @@ fn what_the_kernel_counts_is_shown_with_its_labels() {
             r#"millrace_dropped_bytes_total{program="xdp_ingress",reason="no_way"} 200"#,
             r#"millrace_service_packets_total{namespace="shop",service="web",port="",ip_family="IPv6"} 4"#,
             r#"millrace_service_bytes_total{namespace="shop",service="web",port="",ip_family="IPv6"} 240"#,
+            r#"millrace_service_connections_total{namespace="shop",service="web",port="",ip_family="IPv6",event="opened"} 9"#,
+            r#"millrace_service_connections_total{namespace="shop",service="web",port="",ip_family="IPv6",event="established"} 5"#,
+            r#"millrace_service_connections_total{namespace="shop",service="web",port="",ip_family="IPv6",event="refused"} 2"#,
+            r#"millrace_service_connections_total{namespace="shop",service="web",port="",ip_family="IPv6",event="reset"} 1"#,
+            r#"millrace_service_dropped_packets_total{namespace="shop",service="web",port="",ip_family="IPv6",reason="no_endpoint"} 3"#,
             r#"millrace_map_entries_max{map="FLOWS4"} 1024"#,
             r#"millrace_map_entries_max{map="PEERS"} 1024"#,
             r#"millrace_map_entries{map="PEERS"} 9"#,

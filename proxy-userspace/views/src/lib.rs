@@ -143,6 +143,10 @@ pub struct TrafficView {
     pub packets: u64,
     /// Bytes of the frames.
     pub bytes: u64,
+    /// Packets that were dropped, by reason.
+    pub dropped: BTreeMap<Word, u64>,
+    /// What became of the connections. Those that live are not counted.
+    pub connections: ConnectionsView,
 }
 
 /// A frontend of a service.

@@ -152,6 +152,36 @@ const SERVICES: &[Panel] = &[
         )],
     },
     Panel {
+        title: "Connections",
+        about: "The ten Service ports with most new connections.",
+        unit: "cps",
+        shape: Shape::Lines,
+        queries: &[(
+            "topk(10, sum by (namespace, service, port) (rate(millrace_service_connections_total{@,event=\"opened\",namespace=~\"$namespace\",service=~\"$service\"}[$every])))",
+            "{{namespace}}/{{service}}:{{port}}",
+        )],
+    },
+    Panel {
+        title: "Connections that an endpoint ended",
+        about: "Refused: the answer to the first packet was a RST. Reset: a RST came later.",
+        unit: "cps",
+        shape: Shape::Lines,
+        queries: &[(
+            "sum by (namespace, service, event) (rate(millrace_service_connections_total{@,event=~\"refused|reset\",namespace=~\"$namespace\",service=~\"$service\"}[$every])) > 0",
+            "{{namespace}}/{{service}} {{event}}",
+        )],
+    },
+    Panel {
+        title: "Drops by Service",
+        about: "The ten Service ports and reasons with most drops.",
+        unit: "pps",
+        shape: Shape::Lines,
+        queries: &[(
+            "topk(10, sum by (namespace, service, reason) (rate(millrace_service_dropped_packets_total{@,namespace=~\"$namespace\",service=~\"$service\"}[$every])) > 0)",
+            "{{namespace}}/{{service}} {{reason}}",
+        )],
+    },
+    Panel {
         title: "Policy Local without local endpoint",
         about: "Service ports that a node does not serve because all endpoints are on other nodes.",
         unit: "short",

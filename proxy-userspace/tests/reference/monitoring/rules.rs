@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::alerts::{ALERTS, Alert};
+use super::alerts::{self, Alert};
 
 /// The folder of the runbooks in the repository, as a browser finds it.
 const RUNBOOKS: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/runbooks");
@@ -47,7 +47,7 @@ struct Annotations {
 }
 
 fn groups() -> Groups {
-    Groups { groups: [Group { name: "millrace", rules: ALERTS.iter().map(rule).collect() }] }
+    Groups { groups: [Group { name: "millrace", rules: alerts::all().map(rule).collect() }] }
 }
 
 fn rule(alert: &Alert) -> Rule {
@@ -79,7 +79,7 @@ pub fn object() -> String {
 /// Returns promtool's tests. Each alert fires for its series, not before its time, and stays quiet for others.
 pub fn tests() -> String {
     let mut text = format!("rule_files: [{RULES}]\nevaluation_interval: 1m\ntests:\n");
-    for alert in ALERTS {
+    for alert in alerts::all() {
         let early = alert.minutes - 1;
         add(&mut text, alert, "fires", alert.fires, &[(early, 0), (LATE, alert.firing)]);
         add(&mut text, alert, "stays quiet", alert.quiet, &[(LATE, 0)]);

@@ -38,7 +38,7 @@ impl PinnedMaps {
     }
 
     /// Returns the dropped packets by service id and reason.
-    fn drops(&self) -> Result<BTreeMap<u32, BTreeMap<Word, u64>>, ReadError> {
+    pub(super) fn drops(&self) -> Result<BTreeMap<u32, BTreeMap<Word, u64>>, ReadError> {
         let mut drops: BTreeMap<u32, BTreeMap<Word, u64>> = BTreeMap::new();
         for entry in &self.maps.figures.drops {
             let (key, values) = entry.map_err(ReadError::Counter)?;
