@@ -41,6 +41,12 @@ pub enum CliError {
     },
     #[error("{0}")]
     NotFound(String),
+    #[error("the kernel does not {action}: {error}")]
+    Kernel {
+        /// What it was asked to do.
+        action: &'static str,
+        error: io::Error,
+    },
     #[error("not everything could be removed; left: {0}")]
     Left(String),
     #[error("JSON can't be written: {0}")]
@@ -69,7 +75,11 @@ impl CliError {
             Self::Read(ReadError::Denied { .. }) => ExitStatus::NotPermitted,
             Self::Dataplane(error) | Self::Agent(AgentError::Dataplane(error)) => of_ebpf(error),
             Self::Ipvs(error) | Self::Agent(AgentError::Ipvs(error)) => of_ipvs(error),
-            Self::Io(error) if error.kind() == io::ErrorKind::PermissionDenied => ExitStatus::NotPermitted,
+            Self::Io(error) | Self::Kernel { error, .. }
+                if error.kind() == io::ErrorKind::PermissionDenied =>
+            {
+                ExitStatus::NotPermitted
+            }
             Self::NotReady(_) | Self::Found(_) => ExitStatus::Wrong,
             Self::NotFound(_) => ExitStatus::NotFound,
             _ => ExitStatus::Failed,

@@ -28,6 +28,7 @@ mod service_port;
 mod services;
 mod shown;
 mod status;
+mod top;
 mod version;
 mod ways;
 
@@ -69,6 +70,8 @@ enum Command {
     Flows(Box<flows::FlowsArgs>),
     /// Show drops and other events as they happen
     Monitor(Box<monitor::MonitorArgs>),
+    /// Show rates, as they change: connections, packets, refusals and drops of Services, or the cost of programs
+    Top(Box<top::TopArgs>),
     /// Show the routes to other nodes
     Ways(ways::WaysArgs),
     /// Show packets by program and reason
@@ -168,6 +171,7 @@ fn execute(command: Command) -> Result<(), CliError> {
         Command::Backends(args) => backends::run(&args),
         Command::Flows(args) => flows::run(&args),
         Command::Monitor(args) => monitor::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Ways(args) => ways::run(&args),
         Command::Counters(args) => counters::run(&args),
         Command::Maps(args) => maps::run(&args),

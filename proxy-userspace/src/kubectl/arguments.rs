@@ -13,8 +13,8 @@ const OF_ONE_NODE: [&str; 4] = ["agent", "cleanup", "completion", "man"];
 
 /// Millrace on all nodes of a cluster: any command of `millrace` that shows something, and those below.
 ///
-/// `kubectl millrace status`, `services`, `backends`, `flows`, `ways`, `counters`, `maps`, `programs` and `version` run
-/// on each node, and take the flags that `millrace` has for them.
+/// `kubectl millrace status`, `services`, `backends`, `flows`, `top`, `ways`, `counters`, `maps`, `programs` and `version`
+/// run on each node, and take the flags that `millrace` has for them.
 #[derive(Debug, Parser)]
 #[command(name = "kubectl millrace", version, arg_required_else_help = true)]
 pub struct Cli {
@@ -144,6 +144,9 @@ impl Call {
                 "json"
             }
         };
+        if words.first().is_some_and(|word| word == "top") && !words.iter().any(|word| word == "--once") {
+            words.push("--once".to_owned());
+        }
         words.extend(["-o", of_nodes].map(str::to_owned));
         Ok(Self { words, format, no_headers })
     }
@@ -199,6 +202,7 @@ mod tests {
             ("status", "status -o json", Format::Table),
             ("status -o wide", "status -o wide", Format::Wide),
             ("ways -o name", "ways -o name", Format::Name),
+            ("top shop/web", "top shop/web --once -o table", Format::Table),
         ] {
             let (call, _) = parse(line).unwrap();
             assert_eq!((call.words.join(" ").as_str(), call.format), (sent, format), "{line}");

@@ -164,6 +164,11 @@ impl List {
         Err(keys.join(", "))
     }
 
+    /// Leaves out the rows of each group behind the first ones.
+    pub fn keep_first(&mut self, rows: usize) {
+        self.groups.iter_mut().for_each(|group| group.items.truncate(rows));
+    }
+
     /// Returns the text in a format.
     pub fn render(&self, style: &Style<'_>) -> Result<String, CliError> {
         let items = || self.groups.iter().flat_map(|group| &group.items);
@@ -321,6 +326,9 @@ mod tests {
             assert!(names(&list).starts_with(first), "{column}: {}", names(&list));
         }
         assert_eq!(list.sort("color"), Err("address, packets, state".to_owned()));
+        list.sort("packets").unwrap();
+        list.keep_first(1);
+        assert_eq!(names(&list), "10.0.0.10:80\n");
     }
 
     #[test]

@@ -24,8 +24,8 @@ pub use document::Document;
 pub use format::{Format, columns_table, parse as parse_format};
 pub use list::{Column, Group, List, Row};
 pub use style::{Style, lines};
-pub use table::{Table, age, mark, owners, ranges, some_of};
-pub use watch::is_closed_within;
+pub use table::{Table, age, bucket_end, mark, owners, ranges, some_of};
+pub use watch::{CLEAR, is_closed_within};
 
 /// The version of all JSON documents.
 pub const API_VERSION: &str = "millrace.dev/v1alpha1";
@@ -75,7 +75,7 @@ impl ListArgs {
         self.watch.show(|| {
             let mut list = read()?;
             if let Some(column) = &self.sort_by {
-                list.sort(column).map_err(|takes| wrong_column(column, &takes))?;
+                list.sort(column).map_err(|takes| wrong_column("--sort-by", column, &takes))?;
             }
             list.render(&self.form.style(&|| place.node()))
         })
@@ -102,7 +102,12 @@ impl OutputArgs {
 
     /// Writes a list in its own order.
     pub fn list(&self, place: &Place, list: &List) -> Result<(), CliError> {
-        Ok(write_out(&list.render(&self.style(&|| place.node()))?)?)
+        Ok(write_out(&self.text(place, list)?)?)
+    }
+
+    /// Returns the text of a list in its own order.
+    pub fn text(&self, place: &Place, list: &List) -> Result<String, CliError> {
+        list.render(&self.style(&|| place.node()))
     }
 
     fn style<'a>(&'a self, node: &'a dyn Fn() -> String) -> Style<'a> {
@@ -112,6 +117,11 @@ impl OutputArgs {
     /// Whether no cell is to be shortened.
     pub fn is_wide(&self) -> bool {
         self.output == Format::Wide
+    }
+
+    /// Whether people read it as a table.
+    pub fn is_table(&self) -> bool {
+        matches!(self.output, Format::Table | Format::Wide)
     }
 }
 
@@ -133,9 +143,10 @@ pub fn terminal_width() -> Option<usize> {
     Some(usize::from(width))
 }
 
-fn wrong_column(given: &str, takes: &str) -> CliError {
+/// Returns the error of a flag that names no column.
+pub fn wrong_column(flag: &str, given: &str, takes: &str) -> CliError {
     let message = Refused::new(given, takes).to_string();
-    ConfigError { origin: "--sort-by".to_owned(), message }.into()
+    ConfigError { origin: flag.to_owned(), message }.into()
 }
 
 /// Parses a duration such as `2s`, `500ms`, `10m` or `3h`. A number alone is seconds.

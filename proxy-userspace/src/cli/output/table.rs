@@ -181,6 +181,12 @@ pub fn some_of<T: ToString>(items: &[T]) -> String {
     cell.join(",")
 }
 
+/// Returns the end of a bucket of times, in the unit of `ping`.
+pub fn bucket_end(microseconds: Option<u64>) -> String {
+    let text = |time: u64| format!("<{}.{:02} ms", time / 1000, time % 1000 / 10);
+    microseconds.map(text).unwrap_or_default()
+}
+
 /// Returns `yes`, or an empty cell.
 pub fn mark(is_set: bool) -> String {
     if is_set { "yes".to_owned() } else { String::new() }

@@ -9,7 +9,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::{CliError, write_out};
 
 /// Moves to the upper left corner and clears the terminal: ECMA-48's CUP and ED.
-const CLEAR: &str = "\x1b[H\x1b[2J";
+pub const CLEAR: &str = "\x1b[H\x1b[2J";
 
 /// Writes the text at each change, until the process is interrupted or the reader closes the pipe.
 ///

@@ -1,6 +1,6 @@
 //! A row for each Service port.
 
-use crate::cli::output::{Column, Row, some_of};
+use crate::cli::output::{Column, Row, bucket_end, some_of};
 use crate::cli::service_port::ServicePort;
 
 impl Row for ServicePort {
@@ -53,8 +53,8 @@ impl Row for ServicePort {
             self.connections.refused.to_string(),
             self.unanswered.map(|count| count.to_string()).unwrap_or_default(),
             self.connections.reset.to_string(),
-            time(self.handshakes.p50_microseconds),
-            time(self.handshakes.p99_microseconds),
+            bucket_end(self.handshakes.p50_microseconds),
+            bucket_end(self.handshakes.p99_microseconds),
             all(&self.backends),
         ]
     }
@@ -69,12 +69,6 @@ fn port(service: &ServicePort) -> String {
     let numbers = if service.ports.is_empty() { &service.node_ports } else { &service.ports };
     let number = format!("{}/{}", some_of(numbers), service.protocol);
     if service.port.is_empty() { number } else { format!("{} {number}", service.port) }
-}
-
-/// Returns the end of a bucket of times, in the unit of `ping`.
-fn time(microseconds: Option<u64>) -> String {
-    let text = |time: u64| format!("<{}.{:02} ms", time / 1000, time % 1000 / 10);
-    microseconds.map(text).unwrap_or_default()
 }
 
 /// NodePorts stand for every address of the node that serves them.
