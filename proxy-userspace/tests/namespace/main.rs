@@ -40,6 +40,7 @@ mod refusals;
 mod rights;
 mod snat_ports;
 mod survival;
+mod top;
 mod translated;
 mod two_uplinks;
 mod views;

@@ -47,6 +47,11 @@ pub enum Layer {
     Vm,
 }
 
+/// Modules of the layer `namespace` that ask nothing of the programs of uplinks: their tests run once, not again
+/// without XDP.
+const WITHOUT_UPLINKS: [&str; 10] =
+    ["bad_input", "check", "command_line", "faces", "host", "node", "refusals", "rights", "top", "views"];
+
 /// One run of a layer.
 #[derive(Clone, Copy)]
 pub struct Pass {
@@ -63,7 +68,7 @@ enum Work {
     Unit,
     /// One test target.
     Target(&'static str),
-    /// One test target, with agents that get this `--xdp`.
+    /// One test target without `WITHOUT_UPLINKS`, with agents that get this `--xdp`.
     TargetWithXdp(&'static str, &'static str),
     /// One test target that needs the benchmarks' own BPF object.
     TargetWithBenchObject(&'static str),
@@ -194,6 +199,7 @@ pub fn perform(
         )));
     }
     let mut cargo = cargo_test(workspace, args);
+    let mut of_tests = Vec::new();
     match pass.work {
         Work::Lint => return Ok(Outcome::Ran(lint::check_all(workspace))),
         Work::Manifests => return Ok(manifests::check_all(workspace)),
@@ -207,7 +213,12 @@ pub fn perform(
         | Work::TargetWithApiserver(name)
         | Work::TargetWithCluster(name)
         | Work::TargetWithBenchObject(name) => cargo.args(["--test", name]),
-        Work::TargetWithXdp(name, xdp) => cargo.args(["--test", name]).env("MILLRACE_XDP", xdp),
+        Work::TargetWithXdp(name, xdp) => {
+            let skips =
+                WITHOUT_UPLINKS.iter().flat_map(|module| ["--skip".to_owned(), format!("{module}::")]);
+            of_tests.extend(skips);
+            cargo.args(["--test", name]).env("MILLRACE_XDP", xdp)
+        }
         Work::ModuleWithApiserver { target, module, xdp } => {
             cargo.args(["--test", target, &format!("{module}::")]).env("MILLRACE_XDP", xdp)
         }
@@ -230,8 +241,9 @@ pub fn perform(
         cluster::add_assets(workspace, Variant::Ebpf, more, &mut cargo)?;
     }
     if args.verbose {
-        cargo.args(["--", "--nocapture"]);
+        of_tests.push("--nocapture".to_owned());
     }
+    cargo.arg("--").args(of_tests);
     let output = if args.verbose { Output::Shown } else { Output::OnFailure };
     let bound = if args.long { LONG_BOUND } else { BOUND };
     libtest::run(&mut cargo, output, bound).map(Outcome::Ran)
