@@ -111,6 +111,20 @@ pub enum OpenError {
         /// The kernel's error.
         error: io::Error,
     },
+    /// An entry of a map can't be copied.
+    #[error("map {map}: {error}")]
+    RawMap {
+        /// Name of the map.
+        map: String,
+        /// The kernel's error.
+        error: io::Error,
+    },
+    /// The load-time constants of a program can't be found.
+    #[error("{path}: its load-time constants can't be read")]
+    NoConstants {
+        /// The pin of the program.
+        path: PathBuf,
+    },
     /// The object can't be loaded.
     #[error("BPF object: {}", with_causes(.0))]
     Object(EbpfError),
@@ -149,6 +163,8 @@ impl OpenError {
             | Self::OtherNamespace { .. }
             | Self::NoProgram { .. }
             | Self::MapIo { .. }
+            | Self::RawMap { .. }
+            | Self::NoConstants { .. }
             | Self::UnknownMap { .. }
             | Self::Aya { .. } => false,
         }
@@ -160,9 +176,10 @@ impl OpenError {
         let is_denied = |error: &(dyn Error + 'static)| has_cause(error, &[libc::EPERM, libc::EACCES]);
         match self {
             Self::Capability { .. } => true,
-            Self::NoBpffs { error, .. } | Self::File { error, .. } | Self::MapIo { error, .. } => {
-                is_denied(error)
-            }
+            Self::NoBpffs { error, .. }
+            | Self::File { error, .. }
+            | Self::MapIo { error, .. }
+            | Self::RawMap { error, .. } => is_denied(error),
             Self::Map { error, .. } => is_denied(error),
             _ => false,
         }

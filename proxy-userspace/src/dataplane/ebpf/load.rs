@@ -371,7 +371,7 @@ fn load(
 
 /// Loads programs, two at a time: the kernel verifies each on the CPU of its caller. More at a time would need
 /// more memory at once.
-fn load_programs(object: &mut Ebpf, names: &[&'static str]) -> Result<(), OpenError> {
+pub(super) fn load_programs(object: &mut Ebpf, names: &[&'static str]) -> Result<(), OpenError> {
     const THREADS: usize = 2;
     let mut programs: BTreeMap<String, &mut LoadedBy> =
         object.programs_mut().map(|(name, program)| (name.to_owned(), program)).collect();

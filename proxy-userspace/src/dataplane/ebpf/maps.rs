@@ -330,7 +330,8 @@ pub struct Vector<V: Pod> {
 }
 
 impl<V: Pod> Vector<V> {
-    fn open(directory: &Path, name: &'static str) -> Result<Self, OpenError> {
+    /// Opens a pinned array.
+    pub fn open(directory: &Path, name: &'static str) -> Result<Self, OpenError> {
         let failed = |error| OpenError::Map { map: name.to_owned(), error };
         let (map, _) = open(directory, name)?;
         let map = Map::from_map_data(map).and_then(Array::try_from).map_err(failed)?;

@@ -12,6 +12,7 @@ mod collect;
 mod conntrack;
 mod convert;
 mod diag;
+pub mod dry_run;
 mod error;
 mod fill;
 mod flow_count;
@@ -31,10 +32,12 @@ mod mode_change;
 mod mount;
 mod netlink;
 mod node_flows;
+mod node_programs;
 mod object;
 mod other_dataplanes;
 mod parts;
 pub mod plan;
+mod raw_map;
 pub mod read;
 #[cfg(test)]
 mod read_back_tests;
@@ -68,6 +71,7 @@ pub use cleanup::{Cleaned, cleanup};
 pub use conntrack::load as load_connection_tracking;
 pub use error::OpenError;
 pub use node_flows::Frontends;
+pub use node_programs::NodeConstants;
 pub use settings::{Dispatch, Dsr, OuterSource, OwnSource, Settings, Sizes, SocketLb, Sockets, XdpMode};
 
 pub use mode_change::{is_attached, recorded};

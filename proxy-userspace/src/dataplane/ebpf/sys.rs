@@ -193,6 +193,11 @@ pub fn program_id(program: BorrowedFd<'_>) -> io::Result<u32> {
     object_info::<RawProgramInfo>(program).map(|info| info.id)
 }
 
+/// Returns the kernel's tag of a program: a hash of its instructions, without maps and constants.
+pub fn program_tag(program: BorrowedFd<'_>) -> io::Result<[u8; 8]> {
+    object_info::<RawProgramInfo>(program).map(|info| info.tag)
+}
+
 /// The position of a batched look-up in a hash map.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor(u32);
@@ -335,6 +340,7 @@ impl MapElementAttr {
 struct RawProgramInfo {
     kind: u32,
     id: u32,
+    tag: [u8; 8],
 }
 
 fn object_info<T: Default>(object: BorrowedFd<'_>) -> io::Result<T> {

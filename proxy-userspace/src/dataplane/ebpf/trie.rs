@@ -59,6 +59,16 @@ impl<A: Address> Trie<A> {
         }
     }
 
+    /// Returns whether a range of a Service has an address, as the programs look it up.
+    pub fn has(&self, service: u32, address: A) -> Result<bool, OpenError> {
+        let length = SERVICE_BITS + A::WORDS as u32 * u32::BITS;
+        match self.map.get(&Key::new(length, SourceRange { service, address }), 0) {
+            Ok(_) => Ok(true),
+            Err(MapError::KeyNotFound) => Ok(false),
+            Err(error) => Err(OpenError::Map { map: self.name.to_owned(), error }),
+        }
+    }
+
     /// Returns all ranges except those with an impossible prefix length, which no look-up finds.
     pub fn all(&self) -> Result<Vec<RangeAt>, OpenError> {
         let ranges = self.map.keys().filter_map(|key| key.map(range).transpose());

@@ -5,6 +5,7 @@ mod flows;
 mod recorder;
 mod services;
 mod status;
+mod tables;
 mod traffic;
 
 use std::fs;
@@ -27,6 +28,7 @@ pub use millrace_views::{
 };
 pub use recorder::{Recorded, Recorder};
 pub use services::protocol_text;
+pub use tables::{FamilyTables, Lookups, Tables};
 
 /// The reasons for a failed reading of the pinned maps.
 #[derive(Debug, thiserror::Error)]

@@ -30,7 +30,7 @@ pub(super) struct ServiceText {
     pub name: String,
     pub port: String,
     pub family: String,
-    list: String,
+    pub list: String,
 }
 
 /// Frontends by service id, and the ids for in-cluster clients.
