@@ -10,6 +10,7 @@ pub mod cli;
 pub mod config;
 pub mod dataplane;
 pub mod events;
+pub mod explain;
 pub mod faces;
 pub mod health;
 pub mod http;

@@ -45,6 +45,7 @@ const AGENT: Layout = Layout {
         Uses { name: "node", may_use: &["model"] },
         Uses { name: "dataplane", may_use: &["model", "node"] },
         Uses { name: "config", may_use: &["model", "node", "dataplane"] },
+        Uses { name: "explain", may_use: &["dataplane"] },
         Uses { name: "check", may_use: &["model", "source", "node", "dataplane", "config"] },
         Uses { name: "reconcile", may_use: &["model", "source", "node", "dataplane"] },
         Uses { name: "health", may_use: &["model", "source", "dataplane", "reconcile", "http"] },
@@ -72,7 +73,10 @@ const AGENT: Layout = Layout {
                 "faces",
             ],
         },
-        Uses { name: "cli", may_use: &["source", "node", "dataplane", "config", "check", "health", "agent"] },
+        Uses {
+            name: "cli",
+            may_use: &["source", "node", "dataplane", "config", "check", "explain", "health", "agent"],
+        },
         Uses { name: "kubectl", may_use: &["cli"] },
     ]),
 };
@@ -115,6 +119,7 @@ pub const APART: &[Apart] = &[Apart {
 /// Crates that only some folders of a package name.
 pub const ONLY: &[Only] = &[
     Only { package: "millrace", krate: "aya*", folders: &["dataplane/ebpf"], why: "maps and programs" },
+    Only { package: "millrace", krate: "object", folders: &["dataplane/ebpf"], why: "the programs' object" },
     Only {
         package: "millrace",
         krate: "kube*",
@@ -131,7 +136,7 @@ pub const ONLY: &[Only] = &[
     Only {
         package: "millrace",
         krate: "proxy_common",
-        folders: &["dataplane", "config", "check", "metrics", "events", "cli"],
+        folders: &["dataplane", "config", "check", "explain", "metrics", "events", "cli"],
         why: "the types of maps, and checksums",
     },
 ];

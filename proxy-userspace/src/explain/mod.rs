@@ -1,0 +1,18 @@
+//! The explanation of a packet's way: why it goes where it goes.
+//!
+//! Two engines answer. The walk reads the pinned tables with the rules of `proxy-common`, and yields the steps. The dry
+//! run ([`dataplane::ebpf::dry_run`](crate::dataplane::ebpf::dry_run)) lets the programs themselves decide. Both must
+//! come to the same reason.
+
+mod access;
+mod choose;
+mod flows;
+mod packet;
+mod send;
+mod step;
+mod text;
+mod walk;
+mod walker;
+
+pub use step::{End, Step, Verdict, Walk};
+pub use walk::walk;
