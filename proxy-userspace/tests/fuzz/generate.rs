@@ -25,15 +25,28 @@ impl Generator {
     pub fn new(world: &World, hook: Hook, random: Random) -> Self {
         let frames = match hook {
             Hook::TcEgress | Hook::TcPodOut => replies(world),
-            Hook::TcPodIn => [clients(world), own(world)].concat(),
+            Hook::TcPodIn => {
+                let own = own(world);
+                let tunnels: Vec<Frame> = own.iter().flat_map(tunnels).collect();
+                [clients(world), own, tunnels].concat()
+            }
             Hook::XdpIngress | Hook::TcIngress => {
                 let clients = clients(world);
                 let tunnels: Vec<Frame> = clients.iter().flat_map(tunnels).collect();
                 [clients, tunnels].concat()
             }
         };
-        let shaped = frames.iter().flat_map(shapes).chain(errors(world, hook));
-        Self { random, templates: shaped.map(|frame| frame.build().to_vec()).collect(), frame: Vec::new() }
+        Self::of(frames.iter().flat_map(shapes).chain(errors(world, hook)), random)
+    }
+
+    /// Returns a generator of clients' frames and replies to translated ones alone, without tunnels and ICMP errors.
+    pub fn of_clients(world: &World, hook: Hook, random: Random) -> Self {
+        let own = if hook == Hook::TcPodIn { own(world) } else { Vec::new() };
+        Self::of(clients(world).iter().chain(&own).flat_map(shapes), random)
+    }
+
+    fn of(frames: impl Iterator<Item = Frame>, random: Random) -> Self {
+        Self { random, templates: frames.map(|frame| frame.build().to_vec()).collect(), frame: Vec::new() }
     }
 
     /// Returns the next frame.
@@ -148,8 +161,7 @@ fn tunnels(frame: &Frame) -> Vec<Frame> {
     frames
 }
 
-/// Returns frames of pods to Services with themselves as backends, their answers, and frames to
-/// tunnels of their own.
+/// Returns frames of pods to Services with themselves as backends, and their answers.
 fn own(world: &World) -> Vec<Frame> {
     let mut frames = Vec::new();
     for frontend in &world.frontends {
@@ -160,8 +172,7 @@ fn own(world: &World) -> Vec<Frame> {
     for connection in &world.own {
         frames.extend(transport(connection.pod, connection.vip, connection.protocol));
     }
-    let tunnelled: Vec<Frame> = frames.iter().flat_map(tunnels).collect();
-    [frames, tunnelled].concat()
+    frames
 }
 
 /// Returns the answers of backends, and other traffic of this node.

@@ -10,6 +10,7 @@
     reason = "a test that finds something else than it put there must fail at once"
 )]
 
+mod agreement;
 mod answers;
 mod cut;
 mod fragment;

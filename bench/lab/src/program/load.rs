@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use anyhow::Context;
@@ -335,6 +335,28 @@ impl Bed {
         let program = ebpf.program(hook.program()).expect("a program that was loaded");
         let fd = program.fd().and_then(|fd| Ok(fd.try_clone()?));
         fd.unwrap_or_else(|error| panic!("{}: {error:?}", hook.program()))
+    }
+
+    /// Pins the maps in one directory and the programs in another, by their names, as an agent does. The directories
+    /// are in a BPF file system.
+    ///
+    /// # Panics
+    /// If a pin can't be made, or the kernel refuses a program.
+    pub fn pin(&self, hooks: &[Hook], maps: &Path, programs: &Path) {
+        for hook in hooks {
+            drop(self.with_program(*hook));
+        }
+        let mut ebpf = self.ebpf();
+        for (name, map) in ebpf.maps() {
+            if !name.starts_with('.') {
+                map.pin(maps.join(name)).unwrap_or_else(|error| panic!("{name}: {error:?}"));
+            }
+        }
+        for hook in hooks {
+            let (name, path) = (hook.program(), programs.join(hook.program()));
+            let program = ebpf.program_mut(name).expect("a program that was loaded");
+            program.pin(&path).unwrap_or_else(|error| panic!("{name}: {error:?}"));
+        }
     }
 
     /// Returns the object with this program loaded.
