@@ -34,6 +34,8 @@ pub enum CliError {
     NotReady(String),
     #[error("not all is well: {0}")]
     Found(String),
+    #[error("the walk and the programs differ: please report: {0}")]
+    Differ(String),
     #[error("an agent{} is running here; end it first", numbered(*process))]
     Running {
         /// Its process, if it is visible.

@@ -13,6 +13,7 @@ mod complete;
 mod counters;
 mod error;
 mod exit;
+mod explain;
 mod flows;
 mod ipvs;
 mod log;
@@ -68,6 +69,11 @@ enum Command {
     Backends(backends::BackendsArgs),
     /// Show connections
     Flows(Box<flows::FlowsArgs>),
+    /// Explain why a packet goes where it goes: each step, the backend, or the reason for its drop
+    ///
+    /// A walk through the maps gives the steps. The node's programs then run on the same packet, on copies of the maps that
+    /// they write: no flow, counter or port of the node changes. Both must agree, else the status is 1.
+    Explain(Box<explain::ExplainArgs>),
     /// Show drops and other events as they happen
     Monitor(Box<monitor::MonitorArgs>),
     /// Show rates, as they change: connections, packets, refusals and drops of Services, or the cost of programs
@@ -170,6 +176,7 @@ fn execute(command: Command) -> Result<(), CliError> {
         Command::Services(args) => services::run(&args),
         Command::Backends(args) => backends::run(&args),
         Command::Flows(args) => flows::run(&args),
+        Command::Explain(args) => explain::run(&args),
         Command::Monitor(args) => monitor::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Ways(args) => ways::run(&args),

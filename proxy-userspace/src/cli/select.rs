@@ -50,7 +50,8 @@ pub enum Selector {
 }
 
 impl Selector {
-    fn parse(text: &str) -> Result<Self, Refused> {
+    /// Parses an argument.
+    pub fn parse(text: &str) -> Result<Self, Refused> {
         if let Some(address) = Self::address(text) {
             return Ok(address);
         }
@@ -212,7 +213,7 @@ impl SelectArgs {
 }
 
 /// Returns the message for an argument that fits nothing, with the nearest that is there.
-fn not_found<'a>(selector: &Selector, all: impl Iterator<Item = &'a ServicePort>) -> String {
+pub fn not_found<'a>(selector: &Selector, all: impl Iterator<Item = &'a ServicePort>) -> String {
     let nearest = match selector {
         Selector::Address { ip, .. } => {
             let here = all.filter(|port| port.frontends().any(|one| one.address.ip() == *ip));

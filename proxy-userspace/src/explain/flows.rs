@@ -13,7 +13,7 @@ use proxy_common::verdict::Reason;
 use super::packet::Packet;
 use super::step::Verdict;
 use super::text::{age, at, endpoint};
-use super::walker::{Part, Walker};
+use super::walker::{Part, Past, Walker};
 use crate::dataplane::ebpf::read::Tables;
 
 /// Ports that a connection's hash names before the programs search all.
@@ -53,6 +53,9 @@ impl<A: Address, T: Tables<A>> Walker<'_, A, T> {
 
     /// Returns the entry of a client's packet to a Service.
     pub fn lookup(&mut self, packet: &Packet<A>, service: u32) -> Option<Found<A>> {
+        if self.past == Past::Ignored {
+            return None;
+        }
         let found = self.find(&packet.key)?;
         let flow = &found.flow;
         let has_ended = flow.state == FLOW_CLOSING || flow.flags & FLOW_FIN_CLIENT != 0;

@@ -6,6 +6,7 @@
 
 mod access;
 mod choose;
+mod explainer;
 mod flows;
 mod packet;
 mod send;
@@ -14,5 +15,7 @@ mod text;
 mod walk;
 mod walker;
 
+pub use explainer::{Door, Engines, Explainer, Pass, Run};
 pub use step::{End, Step, Verdict, Walk};
 pub use walk::walk;
+pub use walker::Past;

@@ -14,26 +14,32 @@ use super::access::not_ours;
 use super::packet::{Family, Packet, Parsed, Peek, family, has_ports, parse, peek, protocol};
 use super::step::{End, Verdict, Walk};
 use super::text::{at, socket};
-use super::walker::{Part, Walker};
+use super::walker::{Part, Past, Walker};
 use crate::dataplane::ebpf::dry_run::{Concern, Keys};
 use crate::dataplane::ebpf::read::{Lookups, Tables};
 
 /// Walks a frame with an Ethernet header, which comes in by a device, through the pinned tables.
 #[must_use]
-pub fn walk(lookups: &Lookups<'_>, program: Program, device: u32, frame: &[u8]) -> Walk {
+pub fn walk(lookups: &Lookups<'_>, program: Program, device: u32, frame: &[u8], past: Past) -> Walk {
     match family(frame) {
-        Some(Family::V4) => walk_family(&lookups.v4(), program, device, frame),
-        Some(Family::V6) => walk_family(&lookups.v6(), program, device, frame),
+        Some(Family::V4) => walk_family(&lookups.v4(), program, device, frame, past),
+        Some(Family::V6) => walk_family(&lookups.v6(), program, device, frame, past),
         None => Walk { steps: Vec::new(), end: not_ours("it is no IP packet"), concern: Concern::default() },
     }
 }
 
 /// Walks a frame of the tables' family.
-pub fn walk_family<A: Address, T: Tables<A>>(tables: &T, program: Program, device: u32, frame: &[u8]) -> Walk
+pub fn walk_family<A: Address, T: Tables<A>>(
+    tables: &T,
+    program: Program,
+    device: u32,
+    frame: &[u8],
+    past: Past,
+) -> Walk
 where
     Concern: From<Keys<A>>,
 {
-    let mut walker = Walker::new(tables, program, device);
+    let mut walker = Walker::new(tables, program, device, past);
     let end = walker.frame(frame).unwrap_or_else(|end| end);
     Walk { steps: walker.steps, end, concern: walker.keys.into() }
 }
@@ -88,9 +94,9 @@ impl<A: Address, T: Tables<A>> Walker<'_, A, T> {
             Some(bits) if bits & VIP_INSIDE_ONLY != 0 => "is a ClusterIP, for clients inside the cluster",
             Some(bits) if bits & VIP_CLUSTER_IP != 0 => "is a ClusterIP",
             _ if is_own => "is an address of this node",
-            _ => "is no Service's address",
+            _ => "may be a Service's address",
         };
-        self.note("vip", format!("{address} {text}"), "VIPS, PEERS");
+        self.note("vip", format!("{address} {text}"), "VIPS, PEERS, ADDRESS_FILTER");
         Ok(())
     }
 

@@ -16,6 +16,15 @@ use super::step::{End, Step};
 use crate::dataplane::ebpf::dry_run::Keys;
 use crate::dataplane::ebpf::read::Tables;
 
+/// The treatment of a connection that the node has an entry of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Past {
+    /// The packet belongs to it.
+    Known,
+    /// The packet is treated as if there were no entry.
+    Ignored,
+}
+
 /// A walk on its way. `Err` is its end.
 pub struct Walker<'t, A: Address, T> {
     pub tables: &'t T,
@@ -23,14 +32,15 @@ pub struct Walker<'t, A: Address, T> {
     /// Index of the device the frame comes in by.
     pub device: u32,
     pub now: u32,
+    pub past: Past,
     pub steps: Vec<Step>,
     pub keys: Keys<A>,
 }
 
 impl<'t, A: Address, T: Tables<A>> Walker<'t, A, T> {
-    pub fn new(tables: &'t T, program: Program, device: u32) -> Self {
+    pub fn new(tables: &'t T, program: Program, device: u32, past: Past) -> Self {
         let (steps, keys) = (Vec::new(), Keys::default());
-        Self { tables, program, device, now: tables.now(), steps, keys }
+        Self { tables, program, device, now: tables.now(), past, steps, keys }
     }
 
     /// Adds a step. A `*` in the names of maps stands for the family.

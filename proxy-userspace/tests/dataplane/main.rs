@@ -3,6 +3,7 @@
 
 mod attach;
 mod capability;
+mod explain;
 mod metrics;
 mod migrate;
 mod open;

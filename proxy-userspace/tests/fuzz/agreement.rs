@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use millrace::dataplane::ebpf::dry_run::{Concern, DryRun, Ran};
 use millrace::dataplane::ebpf::read::{Lookups, PinnedMaps};
-use millrace::explain::{End, walk};
+use millrace::explain::{End, Past, walk};
 use millrace_lab::frame::describe;
 use millrace_lab::program::{Bed, Counts, DEVICE, Hook, Ingress, RawRun};
 use proxy_common::LAYOUT_VERSION;
@@ -114,7 +114,7 @@ impl Engines<'_> {
     fn compare(&mut self, frame: &[u8]) -> Result<Option<Reason>, String> {
         self.fill_buckets();
         self.world.bed.beat();
-        let walk = walk(&self.lookups, self.hook.counted_as(), DEVICE, frame);
+        let walk = walk(&self.lookups, self.hook.counted_as(), DEVICE, frame, Past::Known);
         self.lookups.take_failure().map_err(|error| error.to_string())?;
         let End::Verdict(verdict) = &walk.end else { return Ok(None) };
         let dry = if walk.may_cut() { None } else { Some(self.run_dry(frame, &walk.concern)?) };

@@ -20,6 +20,7 @@ use super::select::{SelectArgs, Selector};
 use super::service_port::ServicePort;
 use crate::config::Refused;
 use crate::dataplane::ebpf::read::{PinnedMaps, Recorder, monotonic_seconds};
+pub use decode::headers;
 use row::{Clock, EventRow};
 
 /// Time between two readings. A CPU keeps 256 events.

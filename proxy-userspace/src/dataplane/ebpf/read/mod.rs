@@ -2,6 +2,7 @@
 
 mod figures;
 mod flows;
+mod ingress;
 mod recorder;
 mod services;
 mod status;
@@ -22,6 +23,7 @@ use super::mapped::Access;
 use super::maps::Maps;
 pub use figures::Figures;
 pub use flows::monotonic_seconds;
+pub use ingress::IngressView;
 pub use millrace_views::{
     AttachedView, BackendView, ConnectionsView, CounterView, FailuresView, FlowView, FrontendView,
     HandshakesView, MapView, ServiceView, StatusView, TrafficView, WayView,

@@ -1,0 +1,227 @@
+//! The answer for people and for programs.
+
+use std::fmt::Write;
+use std::net::SocketAddr;
+
+use proxy_common::verdict::Reason;
+use serde::Serialize;
+
+use super::advice;
+use super::frame::Frame;
+use crate::cli::monitor::headers;
+use crate::explain::{End, Pass, Run, Step};
+
+/// The way of one packet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Explanation {
+    from: SocketAddr,
+    to: SocketAddr,
+    protocol: &'static str,
+    /// Names of the TCP flags; empty for UDP.
+    flags: String,
+    /// Bytes of the IP packet.
+    size: usize,
+    /// The device that it comes in by.
+    device: String,
+    /// The programs that see it, in order. The last one decides.
+    programs: Vec<Seen>,
+    /// The reason under which the last program counts it; none if neither engine knows.
+    reason: Option<&'static str>,
+    drop: bool,
+    /// The backend that gets it.
+    backend: Option<SocketAddr>,
+    /// The cause in a clause.
+    why: String,
+    /// Whether walk and run of all programs come to the same reason; none if one of both is missing.
+    agree: Option<bool>,
+    /// A command that shows the cause.
+    next: Option<String>,
+}
+
+/// The way of the packet through a program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Seen {
+    program: &'static str,
+    steps: Vec<Step>,
+    /// The walk's reason.
+    walk: Option<&'static str>,
+    /// Reasons that may come out instead, as the kernel's routes decide.
+    or: Vec<&'static str>,
+    /// The kind of packet that the walk does not follow.
+    not_walked: Option<&'static str>,
+    /// The reason of the run.
+    run: Option<&'static str>,
+    /// Why there is no run.
+    not_run: Option<String>,
+    /// Time of the run.
+    nanoseconds: Option<u128>,
+    /// The packet as the program left it.
+    left: Option<Left>,
+}
+
+/// A packet in a frame; that inside, if it is a tunnel packet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Left {
+    source: Option<SocketAddr>,
+    destination: Option<SocketAddr>,
+    bytes: usize,
+}
+
+impl Seen {
+    fn of(pass: &Pass) -> Self {
+        let (walk, or, not_walked) = match &pass.walk.end {
+            End::Verdict(verdict) => {
+                (Some(verdict.reason.name()), verdict.or.iter().map(|reason| reason.name()).collect(), None)
+            }
+            End::NotWalked(kind) => (None, Vec::new(), Some(*kind)),
+        };
+        let (ran, not_run) = match &pass.run {
+            Run::Ran(ran) => (Some(ran), None),
+            Run::NotRun(why) => (None, Some(why.clone())),
+        };
+        Self {
+            program: pass.program.name(),
+            steps: pass.walk.steps.clone(),
+            walk,
+            or,
+            not_walked,
+            run: ran.map(|ran| ran.reason.name()),
+            not_run,
+            nanoseconds: ran.map(|ran| ran.duration.as_nanos()),
+            left: ran.map(|ran| {
+                let headers = headers(&ran.frame, false);
+                Left { source: headers.source, destination: headers.destination, bytes: ran.frame.len() }
+            }),
+        }
+    }
+}
+
+impl Explanation {
+    /// Returns the explanation of a frame that came in by a device. `service` is the name of its Service port.
+    pub fn of(frame: &Frame, device: &str, passes: &[Pass], service: Option<&str>) -> Self {
+        let verdict = passes.last().and_then(|pass| match &pass.walk.end {
+            End::Verdict(verdict) => Some(verdict),
+            End::NotWalked(_) => None,
+        });
+        let reason = passes.last().and_then(Pass::reason);
+        let verdict = verdict.filter(|verdict| Some(verdict.reason) == reason);
+        let agree: Option<Vec<bool>> = passes.iter().map(Pass::agrees).collect();
+        Self {
+            from: frame.from,
+            to: frame.to,
+            protocol: frame.protocol.name(),
+            flags: frame.flags.clone(),
+            size: frame.size(),
+            device: device.to_owned(),
+            programs: passes.iter().map(Seen::of).collect(),
+            reason: reason.map(Reason::name),
+            drop: reason.is_some_and(Reason::is_drop),
+            backend: verdict.and_then(|verdict| verdict.backend),
+            why: verdict.map(|verdict| verdict.why.clone()).unwrap_or_default(),
+            agree: agree.map(|agree| agree.into_iter().all(|agrees| agrees)),
+            next: reason.and_then(|reason| advice::next(reason, service)),
+        }
+    }
+
+    /// Returns the difference of both engines in one line.
+    pub fn difference(&self) -> Option<String> {
+        let differs = |seen: &&Seen| {
+            let run = seen.run.filter(|run| seen.walk != Some(run) && !seen.or.contains(run));
+            run.is_some() && seen.walk.is_some()
+        };
+        let seen = self.programs.iter().find(differs)?;
+        let (program, walk, run) = (seen.program, seen.walk?, seen.run?);
+        Some(format!("{program} gives {run} to {} > {}, the walk {walk}", self.from, self.to))
+    }
+
+    /// Returns the text for people. `without_steps` leaves the walk out.
+    pub fn text(&self, shown: Shown) -> String {
+        let flags = if self.flags.is_empty() { String::new() } else { format!(", {}", self.flags) };
+        let programs: Vec<&str> = self.programs.iter().map(|seen| seen.program).collect();
+        let mut text = format!(
+            "packet      {} {} > {}{flags}, {} bytes, in by {} ({})\n",
+            self.protocol,
+            self.from,
+            self.to,
+            self.size,
+            self.device,
+            programs.join(", then ")
+        );
+        for (index, seen) in self.programs.iter().enumerate() {
+            if shown == Shown::Steps {
+                seen.write_steps(&mut text);
+            }
+            if index + 1 < self.programs.len() {
+                let reason = seen.run.or(seen.walk).unwrap_or_default();
+                let _ = writeln!(text, "then        {reason} by {}", seen.program);
+            }
+        }
+        self.write_verdict(&mut text);
+        text
+    }
+
+    fn write_verdict(&self, text: &mut String) {
+        let last = self.programs.last();
+        let mut verdict = self.reason.unwrap_or("unknown").to_owned();
+        if self.drop {
+            verdict = format!("DROP {verdict}");
+        }
+        if let Some(backend) = self.backend {
+            let _ = write!(verdict, " -> {backend}");
+        }
+        if !self.why.is_empty() {
+            let _ = write!(verdict, ": {}", self.why);
+        }
+        let _ = writeln!(text, "verdict     {verdict}");
+        if let Some(left) = last.and_then(|seen| seen.left.as_ref()).filter(|_| self.backend.is_some())
+            && let (Some(source), Some(destination)) = (left.source, left.destination)
+        {
+            let _ = writeln!(text, "leaves as   {source} > {destination}");
+        }
+        let names: Vec<&str> = self.programs.iter().map(|seen| seen.program).collect();
+        let _ = match (self.agree, last) {
+            (Some(true), _) => writeln!(text, "checked     programs agree ({})", names.join(", ")),
+            (Some(false), _) => writeln!(text, "checked     the walk and the programs differ"),
+            (None, Some(seen)) => writeln!(text, "checked     {}", seen.unchecked()),
+            (None, None) => Ok(()),
+        };
+        if let Some(next) = &self.next {
+            let _ = writeln!(text, "try         {next}");
+        }
+    }
+}
+
+/// The parts of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shown {
+    /// The steps and the verdict.
+    Steps,
+    /// The verdict alone.
+    Verdict,
+}
+
+impl Seen {
+    fn write_steps(&self, text: &mut String) {
+        for (number, step) in (1..).zip(&self.steps) {
+            let maps = if step.maps.is_empty() { String::new() } else { format!("  [{}]", step.maps) };
+            let _ = writeln!(text, "{number:>2} {:<8} {}{maps}", step.step, step.found);
+        }
+    }
+
+    /// Returns why the two engines were not compared.
+    fn unchecked(&self) -> String {
+        match (&self.not_walked, &self.not_run) {
+            (Some(kind), None) => format!("by {} alone; not walked: {kind}", self.program),
+            (Some(kind), Some(why)) => format!("not at all; not walked: {kind}; not run: {why}"),
+            (None, Some(why)) => {
+                let or = if self.or.is_empty() {
+                    String::new()
+                } else {
+                    format!("; the kernel's routes may make it {}", self.or.join(", "))
+                };
+                format!("by the maps alone: {why}{or}")
+            }
+            (None, None) => String::new(),
+        }
+    }
+}

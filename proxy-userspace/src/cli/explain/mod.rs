@@ -1,0 +1,207 @@
+//! `millrace explain`: why a packet goes where it goes.
+
+mod advice;
+mod answer;
+mod frame;
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use clap::{Args, ValueEnum};
+use proxy_common::verdict::Program;
+use serde::Serialize;
+
+use super::error::CliError;
+use super::ipvs;
+use super::output::{Document, OutputArgs, note};
+use super::place::Place;
+use super::select::{Selector, not_found};
+use super::service_port::ServicePort;
+use crate::config::{ConfigError, Refused};
+use crate::dataplane::ebpf::read::{IngressView, PinnedMaps, ReadError};
+use crate::explain::{Door, Engines, Explainer, Past};
+use answer::{Explanation, Shown};
+use frame::{FrameArgs, Protocol};
+
+/// Clients outside: addresses of documentation (RFC 5737, RFC 3849).
+const CLIENT4: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 7);
+const CLIENT6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 7);
+const CLIENT_PORT: u16 = 40000;
+/// Frontends of one argument that are explained.
+const MOST: usize = 16;
+
+/// Arguments of `millrace explain`.
+#[derive(Args, Clone, Debug)]
+pub struct ExplainArgs {
+    /// The client, ADDRESS or ADDRESS:PORT, before a second argument; else the destination as in TO
+    #[arg(value_name = "FROM|TO")]
+    first: String,
+    /// The destination: ADDRESS:PORT, ADDRESS:PORT/PROTOCOL, or a Service as NAME, NAMESPACE/NAME or NAMESPACE/NAME:PORT
+    #[arg(value_name = "TO")]
+    second: Option<String>,
+    /// Device that the packet comes in by [default: the first uplink]. By a device toward a pod, it is the pod's
+    #[arg(long = "in", value_name = "DEVICE")]
+    device: Option<String>,
+    /// Connections that the node knows: any, or new to treat the packet as if there were none
+    #[arg(long, value_name = "STATE", value_enum, default_value = "any")]
+    state: State,
+    #[command(flatten)]
+    frame: FrameArgs,
+    /// Show what the programs do, without the steps
+    #[arg(long, conflicts_with = "maps_only")]
+    dry_run_only: bool,
+    /// Show what the maps say, without a run of the programs
+    #[arg(long)]
+    maps_only: bool,
+    #[command(flatten)]
+    form: OutputArgs,
+    #[command(flatten)]
+    place: Place,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum State {
+    Any,
+    New,
+}
+
+/// The explanations, as in JSON.
+#[derive(Serialize)]
+struct Items<'a> {
+    items: &'a [Explanation],
+}
+
+/// A destination, and the Service port that has it.
+struct Target {
+    at: SocketAddr,
+    protocol: Protocol,
+    service: Option<String>,
+}
+
+/// Explains the way of a packet to each destination. Fails if the two engines differ.
+pub fn run(args: &ExplainArgs) -> Result<(), CliError> {
+    let maps = match args.place.maps() {
+        Err(ReadError::Absent { path }) => return Err(without_maps(path)),
+        maps => maps?,
+    };
+    let Some(lookups) = maps.lookups()? else { return Err(by_ipvs()) };
+    let device = args.device(&maps.ingress()?)?;
+    let targets = args.targets(&maps, &device)?;
+    let engines = if args.maps_only { Engines::Walk } else { Engines::Both };
+    let past = if args.state == State::New { Past::Ignored } else { Past::Known };
+    let mut explainer = Explainer::new(&lookups, args.place.bpffs_path.clone(), engines, past);
+    let door = Door { device: device.device, programs: &device.programs, is_bare: device.is_bare };
+    let mut found = Vec::new();
+    for target in &targets {
+        let frame = args.frame.build(args.client(target.at)?, target.at, target.protocol)?;
+        let passes = explainer.explain(door, &frame.bytes)?;
+        found.push(Explanation::of(&frame, &device.name, &passes, target.service.as_deref()));
+    }
+    let shown = if args.dry_run_only { Shown::Verdict } else { Shown::Steps };
+    let texts: Vec<String> = found.iter().map(|one| one.text(shown)).collect();
+    let document = Document::lines("ExplanationList", Items { items: &found }, texts.join("\n"))?;
+    args.form.show(&args.place, &document)?;
+    found.iter().find_map(Explanation::difference).map_or(Ok(()), |text| Err(CliError::Differ(text)))
+}
+
+/// Returns the failure on a node without pinned maps.
+fn without_maps(path: String) -> CliError {
+    match ipvs::services() {
+        Ok(Some(_)) => by_ipvs(),
+        _ => ReadError::Absent { path }.into(),
+    }
+}
+
+fn by_ipvs() -> CliError {
+    CliError::NotFound(
+        "no eBPF programs serve on this node, and explain knows no other mode; `millrace services` and `millrace \
+         flows` show what IPVS serves"
+            .to_owned(),
+    )
+}
+
+impl ExplainArgs {
+    /// Returns the destination as it was given.
+    fn to(&self) -> &str {
+        self.second.as_deref().unwrap_or(&self.first)
+    }
+
+    /// Returns the client: the one that was given, or one outside of the destination's family.
+    fn client(&self, to: SocketAddr) -> Result<SocketAddr, CliError> {
+        let outside = match to {
+            SocketAddr::V4(_) => IpAddr::from(CLIENT4),
+            SocketAddr::V6(_) => CLIENT6.into(),
+        };
+        let Some(text) = self.second.as_ref().map(|_| self.first.as_str()) else {
+            return Ok(SocketAddr::new(outside, CLIENT_PORT));
+        };
+        let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+        let alone = || bare.parse().ok().map(|ip: IpAddr| SocketAddr::new(ip, CLIENT_PORT));
+        text.parse()
+            .ok()
+            .or_else(alone)
+            .ok_or_else(|| wrong("FROM", text, "an address, or an address and a port"))
+    }
+
+    /// Returns the device that the packet comes in by.
+    fn device(&self, all: &[IngressView]) -> Result<IngressView, CliError> {
+        let found = match &self.device {
+            None => all.first(),
+            Some(name) => all.iter().find(|view| view.name == *name),
+        };
+        found.cloned().ok_or_else(|| {
+            let names: Vec<&str> = all.iter().map(|view| view.name.as_str()).collect();
+            let there = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            CliError::NotFound(match &self.device {
+                Some(name) => format!("no program takes packets from {name}; devices with programs: {there}"),
+                None => "no program is attached to a device here".to_owned(),
+            })
+        })
+    }
+
+    /// Returns the destinations: the address, or the frontends of the Service that the device's packets reach.
+    fn targets(&self, maps: &PinnedMaps, device: &IngressView) -> Result<Vec<Target>, CliError> {
+        let text = self.to();
+        let selector = Selector::parse(text)
+            .map_err(|refused| ConfigError { origin: "TO".to_owned(), message: refused.to_string() })?;
+        let ports = ServicePort::join(maps.services()?);
+        let scope = if device.programs.contains(&Program::TcPodIn) { "internal" } else { "external" };
+        let mut found: BTreeSet<(SocketAddr, &str, String)> = BTreeSet::new();
+        for port in ports.iter().filter(|port| selector.fits(port)) {
+            let frontends = port.frontends().filter(|one| one.scope == scope);
+            let meant =
+                frontends.filter(|one| selector.is_name() || selector.is_at(one.address, &one.protocol));
+            found.extend(meant.map(|one| (one.address, one.protocol.as_ref(), port.label())));
+        }
+        if let Selector::Address { ip, port: Some(port), protocol } = &selector {
+            let at = SocketAddr::new(*ip, *port);
+            let wanted = self.frame.proto.or_else(|| Protocol::of(protocol.as_deref()?));
+            let mut known = found.iter().filter(|(_, name, _)| wanted.is_none_or(|one| one.name() == *name));
+            let (protocol, service) = match known.next() {
+                Some((_, name, label)) => (Protocol::of(name), Some(label.clone())),
+                None => (wanted, None),
+            };
+            return Ok(vec![Target { at, protocol: protocol.unwrap_or(Protocol::Tcp), service }]);
+        }
+        let family = self.second.as_ref().and_then(|_| self.client(SocketAddr::from(([0; 4], 0))).ok());
+        found.retain(|(at, ..)| family.is_none_or(|from| from.is_ipv4() == at.is_ipv4()));
+        if found.is_empty() {
+            return Err(CliError::NotFound(not_found(&selector, ports.iter())));
+        }
+        if found.len() > MOST {
+            note(&format!(
+                "{} frontends, of which the first {MOST} are explained: name an address",
+                found.len()
+            ));
+        }
+        let target = |(at, name, label): (SocketAddr, &str, String)| {
+            Some(Target { at, protocol: Protocol::of(name)?, service: Some(label) })
+        };
+        Ok(found.into_iter().filter_map(target).take(MOST).collect())
+    }
+}
+
+fn wrong(origin: &str, given: &str, takes: &str) -> CliError {
+    let message = Refused::new(given, takes).to_string();
+    ConfigError { origin: origin.to_owned(), message }.into()
+}
