@@ -11,58 +11,30 @@ use proxy_common::icmp::{KINDS, SourcePrefix};
 use proxy_common::verdict::{Program, Reason};
 
 use super::concern::{Concern, Keys};
-use crate::dataplane::ebpf::Sizes;
 use crate::dataplane::ebpf::error::OpenError;
-use crate::dataplane::ebpf::inventory::maps;
 use crate::dataplane::ebpf::layout::Layout;
 use crate::dataplane::ebpf::map;
 use crate::dataplane::ebpf::raw_map::{RawMap, bytes_of};
 
-/// The maps that some program writes, and those that no program of uplinks or pods uses. All others are the node's.
-pub const PRIVATE: [&str; 43] = [
-    "ADDRESS_FILTER",
-    "AFFINITY4",
-    "AFFINITY6",
-    "ANSWERS",
-    "BACKEND_CONNECTIONS4",
-    "BACKEND_CONNECTIONS6",
-    "BUFFER",
-    "COUNTERS",
-    "EVENTS",
-    "FLOWS4",
-    "FLOWS6",
-    "FLOWS_NEW4",
-    "FLOWS_NEW6",
-    "FRAGMENTS4",
-    "FRAGMENTS6",
-    "HANDSHAKES",
-    "HELD",
-    "HOPS4",
-    "HOPS6",
-    "ICMP_SOURCES",
-    "ICMP_TOTAL",
-    "KEYS4",
-    "KEYS6",
-    "LINKS",
-    "MONITOR",
-    "NAMES",
-    "NARROWED",
-    "NODE_FLOWS4",
-    "NODE_FLOWS6",
-    "RECORDING",
-    "SCRATCH4",
-    "SCRATCH6",
-    "SERVED_PORTS",
-    "SERVICE_CONNECTIONS",
-    "SERVICE_DROPS",
-    "SERVICE_HANDSHAKES",
-    "SERVICE_STATS",
-    "SNAT_FULL",
-    "SOCK_REV4",
-    "SOCK_REV6",
-    "SOCK_TCP4",
-    "SOCK_TCP6",
-    "WAYS",
+/// The maps that the programs of uplinks and pods only read: the node's own. All others are private, also one that is
+/// new and not known here, which the programs may write.
+pub const SHARED: [&str; 16] = [
+    "AGENT",
+    "BACKENDS4",
+    "BACKENDS6",
+    "DEVICES",
+    "FRONTEND_INDEX4",
+    "FRONTEND_INDEX6",
+    "FRONTENDS4",
+    "FRONTENDS6",
+    "HINTS",
+    "NODE_PORTS",
+    "PEERS",
+    "SELECTION",
+    "SERVICES",
+    "SOURCE_RANGES4",
+    "SOURCE_RANGES6",
+    "VIPS",
 ];
 
 /// Entries of a private table of connections: those towards one backend fit, one for each port of a usual range.
@@ -94,10 +66,7 @@ pub fn private_size(name: &str, pin: &Path) -> Option<u32> {
 
 /// Fails if one of the node's maps is not there.
 pub fn check_pins(layout: &Layout) -> Result<(), OpenError> {
-    for (name, _) in maps(&Sizes::default()) {
-        map::open(&layout.maps(), name)?;
-    }
-    Ok(())
+    SHARED.iter().try_for_each(|name| map::open(&layout.maps(), name).map(drop))
 }
 
 /// A private map beside the node's.
@@ -268,12 +237,17 @@ fn sender(frame: &[u8]) -> Option<SourcePrefix> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dataplane::ebpf::Sizes;
+    use crate::dataplane::ebpf::inventory::maps;
 
     #[test]
-    fn every_private_map_is_a_map_of_the_object() {
+    fn every_shared_map_is_a_map_of_the_object_that_the_agent_writes() {
         let known = maps(&Sizes::default()).map(|(name, _)| name);
-        for name in PRIVATE {
+        for name in SHARED {
             assert!(known.contains(&name), "{name}");
+        }
+        for written in [NAMES4, NAMES6].as_flattened() {
+            assert!(!SHARED.contains(written), "programs write {written}");
         }
     }
 }

@@ -29,7 +29,7 @@ use super::object::OBJECT;
 use super::{parts, sys};
 pub use concern::{Concern, Keys};
 use context::Context;
-use maps::{PRIVATE, PrivateMaps, check_pins, private_size};
+use maps::{PrivateMaps, SHARED, check_pins, private_size};
 
 /// Bytes by which a program may lengthen a frame: the headroom of an XDP buffer, which metadata shares.
 const HEADROOM: usize = 256;
@@ -180,12 +180,10 @@ fn load(layout: &Layout, constants: &NodeConstants, program: Program) -> Result<
     }
     for (name, _) in super::inventory::maps(&super::Sizes::default()) {
         let pin = layout.maps().join(name);
-        if PRIVATE.contains(&name) {
-            if let Some(size) = private_size(name, &pin) {
-                loader.map_max_entries(name, size);
-            }
-        } else {
+        if SHARED.contains(&name) {
             loader.map_pin_path(name, pin);
+        } else if let Some(size) = private_size(name, &pin) {
+            loader.map_max_entries(name, size);
         }
     }
     let mut object = loader.load(OBJECT).map_err(OpenError::Object)?;
