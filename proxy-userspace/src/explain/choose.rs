@@ -244,7 +244,8 @@ impl<A: Address, T: Tables<A>> Walker<'_, A, T> {
         };
         if entry.length() != 0 {
             let algorithm = if entry.flags() & SERVICE_MAGLEV != 0 { "maglev" } else { "random" };
-            text = format!("{text}, {algorithm}, {} slots", entry.length());
+            let slots = if entry.length() == 1 { "slot" } else { "slots" };
+            text = format!("{text}, {algorithm}, {} {slots}", entry.length());
         }
         if frontend.flags & FRONTEND_LOCAL != 0 {
             text = format!("{text}; {} Local", policy(frontend));

@@ -66,7 +66,8 @@ impl<A: Address, T: Tables<A>> Walker<'_, A, T> {
             _ => "local: destination translated, passed up; the client's address stays",
         };
         self.note("path", format!("{text}; mark {mark:#x}"), "");
-        self.note_reply(packet, backend, "this node");
+        let from = if reason == Reason::ServedPod { "the pod's device" } else { "this node" };
+        self.note_reply(packet, backend, from);
         served(reason, backend)
     }
 

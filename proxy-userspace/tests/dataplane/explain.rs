@@ -26,7 +26,7 @@ fn explain(scratch: &Scratch, words: &str) -> (i32, String, String) {
 }
 
 /// A Service without endpoints, one with policy Local and endpoints elsewhere, one with source ranges, one that is
-/// well, and one with Direct Server Return.
+/// well, one with Direct Server Return, and one whose endpoint has no route from here.
 fn shop() -> Desired {
     let none = ServicePort { has_any: false, ..port(2, 0) };
     let external = Frontend {
@@ -40,6 +40,9 @@ fn shop() -> Desired {
     local.cluster = Some(local.endpoints.keys().copied().collect());
     local.local = Some(BTreeSet::new());
     local.frontends = BTreeSet::from([external]);
+    let mut far = port(6, 2);
+    far.endpoints.retain(|_, endpoint| !endpoint.local);
+    far.cluster = Some(far.endpoints.keys().copied().collect());
     let datagrams = ServicePort { protocol: Protocol::Udp, ..port(1, 2) };
     desired([
         (key("web"), port(1, 1)),
@@ -48,6 +51,7 @@ fn shop() -> Desired {
         (key("local"), local),
         (key("ranged"), closed(port(4, 1), &["10.0.0.0/8", "203.0.113.0/24"])),
         (key("dsr"), dsr(5, 1)),
+        (key("far"), far),
     ])
 }
 
@@ -98,7 +102,7 @@ fn each_incident_is_answered_in_its_own_words() -> Result<()> {
                 " 4 source   all clients are admitted",
                 " 5 flow     none: the connection is new to this node  [FLOWS4, FLOWS_NEW4]",
                 " 6 affinity none asked for",
-                " 7 list     Cluster: 1 endpoint, random, 1 slots  [SERVICES, SELECTION]",
+                " 7 list     Cluster: 1 endpoint, random, 1 slot  [SERVICES, SELECTION]",
                 "verdict     served_local -> 10.0.1.1:8080",
                 "leaves as   198.51.100.7:40000 > 10.0.1.1:8080",
                 "checked     programs agree (tc_ingress)",
@@ -200,9 +204,21 @@ fn an_explanation_is_a_document_and_names_what_it_can_not_do() -> Result<()> {
 #[test]
 fn xdp_hands_over_and_tc_decides() -> Result<()> {
     beside("explain-xdp", &[Hook::Xdp, Hook::TcIngress], |scratch| {
-        let (status, text, errors) = explain(scratch, "192.0.2.1:80");
-        assert_eq!(status, 0, "{text}{errors}");
-        assert!(text.contains("programs agree"), "{text}");
+        let near = explain(scratch, "web");
+        assert_lines(
+            &near,
+            0,
+            &["verdict     served_local -> 10.0.1.1:8080", "checked     programs agree (xdp_ingress)"],
+        );
+        // A packet that may be cut is not run in TC: it could leave the node.
+        let agreed = "checked     programs agree (xdp_ingress, tc_ingress)";
+        let then = "then        handed_to_tc by xdp_ingress";
+        let far = explain(scratch, "far --df");
+        assert_lines(
+            &far,
+            0,
+            &[then, "verdict     DROP no_way: the kernel's route to the backend decides", agreed],
+        );
         Ok(())
     })
 }

@@ -3,8 +3,8 @@
 use proxy_common::verdict::Reason;
 
 /// Returns a command that shows the cause; `None` if there is nothing to look for. `service` is
-/// `namespace/name:port`.
-pub fn next(reason: Reason, service: Option<&str>) -> Option<String> {
+/// `namespace/name:port`, and `why` the cause of the verdict.
+pub fn next(reason: Reason, why: &str, service: Option<&str>) -> Option<String> {
     let named = service.and_then(|label| label.split_once('/'));
     let (namespace, name) = named.unwrap_or(("NAMESPACE", "NAME"));
     let name = name.split(':').next().unwrap_or(name);
@@ -12,7 +12,7 @@ pub fn next(reason: Reason, service: Option<&str>) -> Option<String> {
         Reason::NoEndpoint | Reason::NoLocalEndpoint => {
             format!("kubectl -n {namespace} get endpointslices -l kubernetes.io/service-name={name} -o wide")
         }
-        Reason::SourceRefused => {
+        Reason::SourceRefused if why.contains("loadBalancerSourceRanges") => {
             format!(
                 "kubectl -n {namespace} get service {name} -o jsonpath='{{.spec.loadBalancerSourceRanges}}'"
             )
@@ -32,9 +32,10 @@ mod tests {
     #[test]
     fn the_command_names_the_service() {
         assert_eq!(
-            next(Reason::NoEndpoint, Some("shop/web:http")).unwrap(),
+            next(Reason::NoEndpoint, "", Some("shop/web:http")).unwrap(),
             "kubectl -n shop get endpointslices -l kubernetes.io/service-name=web -o wide"
         );
-        assert_eq!(next(Reason::ServedLocal, Some("shop/web")), None);
+        assert_eq!(next(Reason::ServedLocal, "", Some("shop/web")), None);
+        assert_eq!(next(Reason::SourceRefused, "outside the cluster", Some("shop/web")), None);
     }
 }

@@ -15,6 +15,8 @@ use crate::explain::{End, Pass, Run, Step};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Explanation {
     from: SocketAddr,
+    /// Whether nobody named the client.
+    from_default: bool,
     to: SocketAddr,
     protocol: &'static str,
     /// Names of the TCP flags; empty for UDP.
@@ -98,16 +100,23 @@ impl Seen {
 
 impl Explanation {
     /// Returns the explanation of a frame that came in by a device. `service` is the name of its Service port.
-    pub fn of(frame: &Frame, device: &str, passes: &[Pass], service: Option<&str>) -> Self {
+    pub fn of(frame: &Frame, door: (&str, bool), passes: &[Pass], service: Option<&str>) -> Self {
+        let (device, from_default) = door;
         let verdict = passes.last().and_then(|pass| match &pass.walk.end {
             End::Verdict(verdict) => Some(verdict),
             End::NotWalked(_) => None,
         });
         let reason = passes.last().and_then(Pass::reason);
-        let verdict = verdict.filter(|verdict| Some(verdict.reason) == reason);
+        // The kernel's routes may decide otherwise than the walk expects.
+        let routed = verdict.filter(|verdict| Some(verdict.reason) != reason);
+        let verdict = verdict.filter(|_| routed.is_none());
+        let why = verdict.map(|verdict| verdict.why.clone());
+        let why = why.or_else(|| routed.map(|_| "the kernel's route to the backend decides".to_owned()));
+        let why = why.unwrap_or_default();
         let agree: Option<Vec<bool>> = passes.iter().map(Pass::agrees).collect();
         Self {
             from: frame.from,
+            from_default,
             to: frame.to,
             protocol: frame.protocol.name(),
             flags: frame.flags.clone(),
@@ -117,9 +126,9 @@ impl Explanation {
             reason: reason.map(Reason::name),
             drop: reason.is_some_and(Reason::is_drop),
             backend: verdict.and_then(|verdict| verdict.backend),
-            why: verdict.map(|verdict| verdict.why.clone()).unwrap_or_default(),
             agree: agree.map(|agree| agree.into_iter().all(|agrees| agrees)),
-            next: reason.and_then(|reason| advice::next(reason, service)),
+            next: reason.and_then(|reason| advice::next(reason, &why, service)),
+            why,
         }
     }
 
@@ -139,17 +148,20 @@ impl Explanation {
         let flags = if self.flags.is_empty() { String::new() } else { format!(", {}", self.flags) };
         let programs: Vec<&str> = self.programs.iter().map(|seen| seen.program).collect();
         let mut text = format!(
-            "packet      {} {} > {}{flags}, {} bytes, in by {} ({})\n",
+            "packet      {} {} > {}{flags}, {} bytes, in by {} ({}){}\n",
             self.protocol,
             self.from,
             self.to,
             self.size,
             self.device,
-            programs.join(", then ")
+            programs.join(", then "),
+            if self.from_default { "; FROM names another client" } else { "" },
         );
+        let mut before: &[Step] = &[];
         for (index, seen) in self.programs.iter().enumerate() {
             if shown == Shown::Steps {
-                seen.write_steps(&mut text);
+                seen.write_steps(&mut text, before);
+                before = &seen.steps;
             }
             if index + 1 < self.programs.len() {
                 let reason = seen.run.or(seen.walk).unwrap_or_default();
@@ -176,7 +188,8 @@ impl Explanation {
         if let Some(left) = last.and_then(|seen| seen.left.as_ref()).filter(|_| self.backend.is_some())
             && let (Some(source), Some(destination)) = (left.source, left.destination)
         {
-            let _ = writeln!(text, "leaves as   {source} > {destination}");
+            let around = if self.reason == Some(Reason::SentDsr.name()) { ", in a tunnel" } else { "" };
+            let _ = writeln!(text, "leaves as   {source} > {destination}{around}");
         }
         let names: Vec<&str> = self.programs.iter().map(|seen| seen.program).collect();
         let _ = match (self.agree, last) {
@@ -201,8 +214,10 @@ pub enum Shown {
 }
 
 impl Seen {
-    fn write_steps(&self, text: &mut String) {
-        for (number, step) in (1..).zip(&self.steps) {
+    /// Writes the steps, without those that the program before took as well.
+    fn write_steps(&self, text: &mut String, before: &[Step]) {
+        let same = self.steps.iter().zip(before).take_while(|(one, other)| one == other).count();
+        for (number, step) in (1..).zip(&self.steps).skip(same) {
             let maps = if step.maps.is_empty() { String::new() } else { format!("  [{}]", step.maps) };
             let _ = writeln!(text, "{number:>2} {:<8} {}{maps}", step.step, step.found);
         }

@@ -32,7 +32,7 @@ pub struct FrameArgs {
 }
 
 /// A protocol of Services.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Protocol {
     Tcp,
     Udp,

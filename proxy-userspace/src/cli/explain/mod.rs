@@ -3,8 +3,8 @@
 mod advice;
 mod answer;
 mod frame;
+mod target;
 
-use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use clap::{Args, ValueEnum};
@@ -13,22 +13,21 @@ use serde::Serialize;
 
 use super::error::CliError;
 use super::ipvs;
-use super::output::{Document, OutputArgs, note};
+use super::output::{Document, OutputArgs};
 use super::place::Place;
-use super::select::{Selector, not_found};
+use super::select::Selector;
 use super::service_port::ServicePort;
 use crate::config::{ConfigError, Refused};
 use crate::dataplane::ebpf::read::{IngressView, PinnedMaps, ReadError};
 use crate::explain::{Door, Engines, Explainer, Past};
 use answer::{Explanation, Shown};
-use frame::{FrameArgs, Protocol};
+use frame::FrameArgs;
+use target::{Target, Wanted, targets};
 
 /// Clients outside: addresses of documentation (RFC 5737, RFC 3849).
 const CLIENT4: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 7);
 const CLIENT6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 7);
 const CLIENT_PORT: u16 = 40000;
-/// Frontends of one argument that are explained.
-const MOST: usize = 16;
 
 /// Arguments of `millrace explain`.
 #[derive(Args, Clone, Debug)]
@@ -71,13 +70,6 @@ struct Items<'a> {
     items: &'a [Explanation],
 }
 
-/// A destination, and the Service port that has it.
-struct Target {
-    at: SocketAddr,
-    protocol: Protocol,
-    service: Option<String>,
-}
-
 /// Explains the way of a packet to each destination. Fails if the two engines differ.
 pub fn run(args: &ExplainArgs) -> Result<(), CliError> {
     let maps = match args.place.maps() {
@@ -86,6 +78,10 @@ pub fn run(args: &ExplainArgs) -> Result<(), CliError> {
     };
     let Some(lookups) = maps.lookups()? else { return Err(by_ipvs()) };
     let device = args.device(&maps.ingress()?)?;
+    if args.second.is_none() && is_of_pods(&device) {
+        let message = format!("missing; takes the address of a pod behind {}", device.name);
+        return Err(ConfigError { origin: "FROM".to_owned(), message }.into());
+    }
     let targets = args.targets(&maps, &device)?;
     let engines = if args.maps_only { Engines::Walk } else { Engines::Both };
     let past = if args.state == State::New { Past::Ignored } else { Past::Known };
@@ -95,7 +91,8 @@ pub fn run(args: &ExplainArgs) -> Result<(), CliError> {
     for target in &targets {
         let frame = args.frame.build(args.client(target.at)?, target.at, target.protocol)?;
         let passes = explainer.explain(door, &frame.bytes)?;
-        found.push(Explanation::of(&frame, &device.name, &passes, target.service.as_deref()));
+        let door = (device.name.as_str(), args.second.is_none());
+        found.push(Explanation::of(&frame, door, &passes, target.service.as_deref()));
     }
     let shown = if args.dry_run_only { Shown::Verdict } else { Shown::Steps };
     let texts: Vec<String> = found.iter().map(|one| one.text(shown)).collect();
@@ -159,46 +156,25 @@ impl ExplainArgs {
         })
     }
 
-    /// Returns the destinations: the address, or the frontends of the Service that the device's packets reach.
+    /// Returns the destinations.
     fn targets(&self, maps: &PinnedMaps, device: &IngressView) -> Result<Vec<Target>, CliError> {
-        let text = self.to();
-        let selector = Selector::parse(text)
-            .map_err(|refused| ConfigError { origin: "TO".to_owned(), message: refused.to_string() })?;
-        let ports = ServicePort::join(maps.services()?);
-        let scope = if device.programs.contains(&Program::TcPodIn) { "internal" } else { "external" };
-        let mut found: BTreeSet<(SocketAddr, &str, String)> = BTreeSet::new();
-        for port in ports.iter().filter(|port| selector.fits(port)) {
-            let frontends = port.frontends().filter(|one| one.scope == scope);
-            let meant =
-                frontends.filter(|one| selector.is_name() || selector.is_at(one.address, &one.protocol));
-            found.extend(meant.map(|one| (one.address, one.protocol.as_ref(), port.label())));
-        }
-        if let Selector::Address { ip, port: Some(port), protocol } = &selector {
-            let at = SocketAddr::new(*ip, *port);
-            let wanted = self.frame.proto.or_else(|| Protocol::of(protocol.as_deref()?));
-            let mut known = found.iter().filter(|(_, name, _)| wanted.is_none_or(|one| one.name() == *name));
-            let (protocol, service) = match known.next() {
-                Some((_, name, label)) => (Protocol::of(name), Some(label.clone())),
-                None => (wanted, None),
-            };
-            return Ok(vec![Target { at, protocol: protocol.unwrap_or(Protocol::Tcp), service }]);
-        }
-        let family = self.second.as_ref().and_then(|_| self.client(SocketAddr::from(([0; 4], 0))).ok());
-        found.retain(|(at, ..)| family.is_none_or(|from| from.is_ipv4() == at.is_ipv4()));
-        if found.is_empty() {
-            return Err(CliError::NotFound(not_found(&selector, ports.iter())));
-        }
-        if found.len() > MOST {
-            note(&format!(
-                "{} frontends, of which the first {MOST} are explained: name an address",
-                found.len()
-            ));
-        }
-        let target = |(at, name, label): (SocketAddr, &str, String)| {
-            Some(Target { at, protocol: Protocol::of(name)?, service: Some(label) })
+        let refused =
+            |refused: Refused| ConfigError { origin: "TO".to_owned(), message: refused.to_string() };
+        let selector = Selector::parse(self.to()).map_err(refused)?;
+        let any = SocketAddr::from(([0; 4], 0));
+        let client = self.second.as_ref().map(|_| self.client(any)).transpose()?;
+        let wanted = Wanted {
+            scope: if is_of_pods(device) { "internal" } else { "external" },
+            protocol: self.frame.proto,
+            is_v4: client.map(|client| client.is_ipv4()),
         };
-        Ok(found.into_iter().filter_map(target).take(MOST).collect())
+        targets(&selector, &ServicePort::join(maps.services()?), wanted)
     }
+}
+
+/// Whether a device leads to pods.
+fn is_of_pods(device: &IngressView) -> bool {
+    device.programs.contains(&Program::TcPodIn)
 }
 
 fn wrong(origin: &str, given: &str, takes: &str) -> CliError {
