@@ -7,12 +7,16 @@
 mod access;
 mod choose;
 mod explainer;
+#[cfg(test)]
+mod fixture;
 mod flows;
 mod packet;
 mod send;
 mod step;
 mod text;
 mod walk;
+#[cfg(test)]
+mod walk_tests;
 mod walker;
 
 pub use explainer::{Door, Engines, Explainer, Pass, Run};
