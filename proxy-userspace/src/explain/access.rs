@@ -49,7 +49,8 @@ impl<A: Address, T: Tables<A>> Walker<'_, A, T> {
         Ok(admitted)
     }
 
-    fn note_frontend(&mut self, frontend: &Frontend, scope: u8) {
+    /// Adds the step of a frontend.
+    pub fn note_frontend(&mut self, frontend: &Frontend, scope: u8) {
         let has = |flag: u32| frontend.flags & flag != 0;
         let words = [
             kind(frontend),
@@ -62,7 +63,7 @@ impl<A: Address, T: Tables<A>> Walker<'_, A, T> {
 
     /// Ends the walk of a packet to a port without a frontend, with the nearest ones.
     fn no_frontend(&mut self, packet: &Packet<A>, scope: u8) -> End {
-        let nearest = self.nearest(packet, scope);
+        let nearest = self.nearest(&packet.key.destination, scope);
         let protocol = protocol_text(packet.key.protocol);
         let port = u16::from_be(packet.key.destination_port);
         self.note("frontend", format!("none for {port}/{protocol}: {nearest}"), "FRONTENDS*");
@@ -102,9 +103,9 @@ impl<A: Address, T: Tables<A>> Walker<'_, A, T> {
     }
 
     /// Returns the other ports of an address.
-    fn nearest(&self, packet: &Packet<A>, scope: u8) -> String {
-        let address = packet.key.destination.to_ip();
-        let mut found = self.tables.frontends_at(&packet.key.destination);
+    pub fn nearest(&self, destination: &A, scope: u8) -> String {
+        let address = destination.to_ip();
+        let mut found = self.tables.frontends_at(destination);
         found.sort_unstable_by_key(|(key, _)| (key.protocol, u16::from_be(key.port)));
         let ports = |of: u8| -> Vec<String> {
             let of_scope = found.iter().filter(|(key, _)| key.scope == of);

@@ -124,7 +124,8 @@ impl<A: Address, T: Tables<A>> Walker<'_, A, T> {
             && self.peer(&packet.key.destination) & PEER_SELF == 0
     }
 
-    fn slice(&self, frontend: &Frontend) -> Option<ServiceEntry> {
+    /// Returns the slice of a frontend's list, unless it is empty.
+    pub fn slice(&self, frontend: &Frontend) -> Option<ServiceEntry> {
         self.tables.service(frontend.service).filter(|entry| entry.length() != 0)
     }
 
@@ -146,8 +147,20 @@ impl<A: Address, T: Tables<A>> Walker<'_, A, T> {
             self.note("affinity", "none asked for", "");
             return (owner, if owner == slot.current() { "its slot" } else { "its slot's settled owner" });
         }
+        let client = (packet.key.source, AFFINITY_CLIENT);
+        self.recall(frontend, client, owner, role)
+    }
+
+    /// Returns the backend of a client of this kind, else the owner of its slot, and a word for which of both.
+    pub fn recall(
+        &mut self,
+        frontend: &Frontend,
+        (client, kind): (A, u32),
+        owner: BackendRef,
+        role: Role,
+    ) -> (BackendRef, &'static str) {
         let service = if frontend.cluster_service != 0 { frontend.cluster_service } else { frontend.service };
-        let key = AffinityKey { client: packet.key.source, service, kind: AFFINITY_CLIENT };
+        let key = AffinityKey { client, service, kind };
         self.keys.affinities.push(key);
         let kept = self.tables.affinity(&key).unwrap_or_default();
         let is_known = kept.service == service && kept.backend != 0;
@@ -158,10 +171,7 @@ impl<A: Address, T: Tables<A>> Walker<'_, A, T> {
         if self.keeps(frontend, had) {
             (had, "the client's affinity")
         } else if is_known && !holds && role != Role::Midstream && frontend.flags & FRONTEND_DSR == 0 {
-            (
-                self.anew(frontend, &packet.key.source, kept.last_used),
-                "a new slot after an affinity that has ended",
-            )
+            (self.anew(frontend, &client, kept.last_used), "a new slot after an affinity that has ended")
         } else {
             (owner, "the slot of the client's address")
         }
@@ -216,7 +226,7 @@ impl<A: Address, T: Tables<A>> Walker<'_, A, T> {
     }
 
     /// The end of a walk without a backend.
-    fn no_backend(&self, frontend: &Frontend) -> End {
+    pub fn no_backend(&self, frontend: &Frontend) -> End {
         let Some(entry) = self.tables.service(frontend.service) else {
             return Verdict::new(Reason::NoBackend, "the map SERVICES lacks the list").into();
         };
@@ -232,7 +242,8 @@ impl<A: Address, T: Tables<A>> Walker<'_, A, T> {
         }
     }
 
-    fn note_list(&mut self, frontend: &Frontend) {
+    /// Adds the step of a frontend's list.
+    pub fn note_list(&mut self, frontend: &Frontend) {
         let entry = self.tables.service(frontend.service).unwrap_or_default();
         let list = self.tables.list(frontend.service).unwrap_or_else(|| "list".to_owned());
         let owners = self.owners(entry);
@@ -263,7 +274,11 @@ impl<A: Address, T: Tables<A>> Walker<'_, A, T> {
         };
         let text = format!("{}: {by} ({of})", endpoint(backend));
         self.note("backend", text, "SELECTION, BACKENDS*");
-        let owners = self.owners(entry);
+        self.note_candidates(&self.owners(entry));
+    }
+
+    /// Adds the step of the candidates, if there are several.
+    pub fn note_candidates(&mut self, owners: &BTreeMap<BackendRef, u32>) {
         if owners.len() > 1 {
             let total = f64::from(owners.values().copied().fold(0, u32::saturating_add));
             let share = |(owner, slots): (&BackendRef, &u32)| {
@@ -279,7 +294,7 @@ impl<A: Address, T: Tables<A>> Walker<'_, A, T> {
     }
 
     /// Returns the owners of a slice's slots, and how many each has.
-    fn owners(&self, entry: ServiceEntry) -> BTreeMap<BackendRef, u32> {
+    pub fn owners(&self, entry: ServiceEntry) -> BTreeMap<BackendRef, u32> {
         let mut owners = BTreeMap::new();
         for index in 0..entry.length().min(COUNTED) {
             let owner = self.tables.slot(entry.offset().wrapping_add(index)).current();

@@ -5,6 +5,9 @@
 //! come to the same reason.
 
 mod access;
+mod call;
+#[cfg(test)]
+mod call_tests;
 mod choose;
 mod explainer;
 #[cfg(test)]
@@ -19,6 +22,7 @@ mod walk;
 mod walk_tests;
 mod walker;
 
+pub use call::{Call, Caller, walk_call};
 pub use explainer::{Door, Engines, Explainer, Pass, Run};
 pub use step::{End, Step, Verdict, Walk};
 pub use walk::walk;

@@ -9,11 +9,15 @@ use std::process::Command;
 use anyhow::Result;
 use aya::maps::{MapData, MapInfo, MapType};
 use millrace::dataplane::Dataplane;
+use millrace::dataplane::ebpf::read::PinnedMaps;
+use millrace::dataplane::ebpf::{EbpfDataplane, SocketLb};
 use millrace::model::{Desired, Frontend, FrontendKind, List, Protocol, Scope, ServicePort};
 use millrace::node::{AttachTarget, Hook, Topology};
+use proxy_common::verdict::Program;
 use serde_json::Value;
 
 use crate::attach::in_namespace;
+use crate::sockets::{Group, settings};
 use crate::support::{Scratch, all, closed, desired, dsr, key, port};
 
 /// Runs `millrace explain` in this network namespace; returns status, standard output and standard error.
@@ -218,6 +222,76 @@ fn xdp_hands_over_and_tc_decides() -> Result<()> {
             &far,
             0,
             &[then, "verdict     DROP no_way: the kernel's route to the backend decides", agreed],
+        );
+        Ok(())
+    })
+}
+
+/// Connects a process of the control group; returns its complaint.
+fn connect(group: &Group, to: &str) -> String {
+    let (address, port) = to.split_once(':').expect("address and port");
+    let join = format!("echo $$ > {}/cgroup.procs", group.0.display());
+    let script = format!("{join} && exec timeout 2 bash -c ': <>/dev/tcp/{address}/{port}'");
+    let output = Command::new("bash").args(["-c", &script]).output().expect("bash");
+    String::from_utf8(output.stderr).expect("text")
+}
+
+/// Returns the counters of `cg_connect4`, by reason.
+fn calls(scratch: &Scratch) -> Result<BTreeMap<String, u64>> {
+    let counters = PinnedMaps::open(&scratch.path)?.counters()?;
+    let of_calls = counters.into_iter().filter(|view| view.program == Program::CgConnect4.name());
+    Ok(of_calls.map(|view| (view.reason.into_owned(), view.packets)).collect())
+}
+
+#[test]
+fn the_hooks_decide_about_real_calls_as_the_walk_says() -> Result<()> {
+    in_namespace("explain-calls", async move || {
+        let (scratch, group) = (Scratch::new(), Group::new("explain"));
+        let mut dataplane = EbpfDataplane::open(settings(&scratch, &group, SocketLb::All, false))?;
+        let state = shop();
+        assert!(dataplane.sync(&state, &all(&state)).is_complete());
+        assert!(dataplane.set_topology(&topology(&[Hook::TcIngress])).is_complete());
+        for (to, service, complaint) in [
+            ("192.0.2.1:80", "web", "unreachable"),
+            ("192.0.2.2:80", "none", "refused"),
+            ("192.0.2.4:80", "ranged", "unreachable"),
+            ("192.0.2.1:81", "192.0.2.1:81", "unreachable"),
+        ] {
+            let (status, text, errors) = explain(&scratch, &format!("{service} --from-host -o json"));
+            assert_eq!(status, 0, "{errors}");
+            let said = serde_json::from_str::<Value>(&text)?["items"][0]["reason"].clone();
+            let before = calls(&scratch)?;
+            let heard = connect(&group, to);
+            let after = calls(&scratch)?;
+            let moved: Vec<_> =
+                after.iter().filter(|(reason, count)| before.get(reason.as_str()) != Some(count)).collect();
+            assert!(
+                matches!(moved.as_slice(), [(reason, _)] if said == reason.as_str()),
+                "{said}: {moved:?} {heard}"
+            );
+            assert!(heard.contains(complaint), "{service}: {heard}");
+        }
+        assert_lines(
+            &explain(&scratch, "web --from-host"),
+            0,
+            &[
+                "call        connect to 192.0.2.1:80 by TCP, of a process of the node (cg_connect4)",
+                "verdict     connected -> 10.0.1.1:8080",
+                "checked     by the maps alone: the kernel runs hooks of sockets for real calls only",
+            ],
+        );
+        assert_lines(
+            &explain(&scratch, "none --from-pod"),
+            0,
+            &[
+                "call        connect to 192.0.2.2:80 by TCP, of a process of a pod (cg_connect4)",
+                " 1 frontend default/none:http LoadBalancer, internal, snat  [FRONTENDS4]",
+                " 2 source   all clients are admitted",
+                " 3 affinity none asked for",
+                " 4 list     Cluster: no endpoint  [SERVICES, SELECTION]",
+                "verdict     DROP no_endpoint: default/none:http has no usable endpoint; connect fails with ECONNREFUSED",
+                "checked     by the maps alone: the kernel runs hooks of sockets for real calls only",
+            ],
         );
         Ok(())
     })

@@ -14,10 +14,10 @@ use millrace::node::Topology;
 use crate::support::Scratch;
 
 /// A control group without processes, removed at the end.
-struct Group(PathBuf);
+pub struct Group(pub PathBuf);
 
 impl Group {
-    fn new(name: &str) -> Self {
+    pub fn new(name: &str) -> Self {
         let path = cgroup::mounted().unwrap().join(format!("millrace-{}-{name}", std::process::id()));
         fs::create_dir(&path).unwrap();
         Self(path)
@@ -30,7 +30,7 @@ impl Drop for Group {
     }
 }
 
-fn settings(scratch: &Scratch, group: &Group, lb: SocketLb, bind_protection: bool) -> Settings {
+pub fn settings(scratch: &Scratch, group: &Group, lb: SocketLb, bind_protection: bool) -> Settings {
     let cgroup = Some(group.0.clone());
     Settings { sockets: Sockets { lb, bind_protection, cgroup }, ..scratch.settings() }
 }

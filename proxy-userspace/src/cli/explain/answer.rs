@@ -7,24 +7,15 @@ use proxy_common::verdict::Reason;
 use serde::Serialize;
 
 use super::advice;
-use super::frame::Frame;
+use super::asked::Asked;
 use crate::cli::monitor::headers;
 use crate::explain::{End, Pass, Run, Step};
 
-/// The way of one packet.
+/// The way of one packet, or of one call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Explanation {
-    from: SocketAddr,
-    /// Whether nobody named the client.
-    from_default: bool,
-    to: SocketAddr,
-    protocol: &'static str,
-    /// Names of the TCP flags; empty for UDP.
-    flags: String,
-    /// Bytes of the IP packet.
-    size: usize,
-    /// The device that it comes in by.
-    device: String,
+    #[serde(flatten)]
+    asked: Asked,
     /// The programs that see it, in order. The last one decides.
     programs: Vec<Seen>,
     /// The reason under which the last program counts it; none if neither engine knows.
@@ -99,9 +90,8 @@ impl Seen {
 }
 
 impl Explanation {
-    /// Returns the explanation of a frame that came in by a device. `service` is the name of its Service port.
-    pub fn of(frame: &Frame, door: (&str, bool), passes: &[Pass], service: Option<&str>) -> Self {
-        let (device, from_default) = door;
+    /// Returns the explanation of a packet or call. `service` is the name of its Service port.
+    pub fn of(asked: Asked, passes: &[Pass], service: Option<&str>) -> Self {
         let verdict = passes.last().and_then(|pass| match &pass.walk.end {
             End::Verdict(verdict) => Some(verdict),
             End::NotWalked(_) => None,
@@ -115,13 +105,7 @@ impl Explanation {
         let why = why.unwrap_or_default();
         let agree: Option<Vec<bool>> = passes.iter().map(Pass::agrees).collect();
         Self {
-            from: frame.from,
-            from_default,
-            to: frame.to,
-            protocol: frame.protocol.name(),
-            flags: frame.flags.clone(),
-            size: frame.size(),
-            device: device.to_owned(),
+            asked,
             programs: passes.iter().map(Seen::of).collect(),
             reason: reason.map(Reason::name),
             drop: reason.is_some_and(Reason::is_drop),
@@ -140,23 +124,13 @@ impl Explanation {
         };
         let seen = self.programs.iter().find(differs)?;
         let (program, walk, run) = (seen.program, seen.walk?, seen.run?);
-        Some(format!("{program} gives {run} to {} > {}, the walk {walk}", self.from, self.to))
+        Some(format!("{program} gives {run} to {}, the walk {walk}", self.asked.ends()))
     }
 
     /// Returns the text for people. `without_steps` leaves the walk out.
     pub fn text(&self, shown: Shown) -> String {
-        let flags = if self.flags.is_empty() { String::new() } else { format!(", {}", self.flags) };
         let programs: Vec<&str> = self.programs.iter().map(|seen| seen.program).collect();
-        let mut text = format!(
-            "packet      {} {} > {}{flags}, {} bytes, in by {} ({}){}\n",
-            self.protocol,
-            self.from,
-            self.to,
-            self.size,
-            self.device,
-            programs.join(", then "),
-            if self.from_default { "; FROM names another client" } else { "" },
-        );
+        let mut text = format!("{}\n", self.asked.line(&programs));
         let mut before: &[Step] = &[];
         for (index, seen) in self.programs.iter().enumerate() {
             if shown == Shown::Steps {

@@ -45,6 +45,15 @@ impl Protocol {
         [Self::Tcp, Self::Udp, Self::Sctp].into_iter().find(|protocol| protocol.name() == name)
     }
 
+    /// Returns the number in an IP header.
+    pub const fn number(self) -> u8 {
+        match self {
+            Self::Tcp => IpNumber::TCP.0,
+            Self::Udp => IpNumber::UDP.0,
+            Self::Sctp => IpNumber::SCTP.0,
+        }
+    }
+
     /// Returns the name in Services.
     pub const fn name(self) -> &'static str {
         match self {

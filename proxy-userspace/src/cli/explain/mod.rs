@@ -2,6 +2,7 @@
 
 mod advice;
 mod answer;
+mod asked;
 mod frame;
 mod target;
 
@@ -18,9 +19,10 @@ use super::place::Place;
 use super::select::Selector;
 use super::service_port::ServicePort;
 use crate::config::{ConfigError, Refused};
-use crate::dataplane::ebpf::read::{IngressView, PinnedMaps, ReadError};
-use crate::explain::{Door, Engines, Explainer, Past};
+use crate::dataplane::ebpf::read::{IngressView, Lookups, PinnedMaps, ReadError};
+use crate::explain::{Call, Caller, Door, Engines, Explainer, Pass, Past, Run, walk_call};
 use answer::{Explanation, Shown};
+use asked::Asked;
 use frame::FrameArgs;
 use target::{Target, Wanted, targets};
 
@@ -38,9 +40,8 @@ pub struct ExplainArgs {
     /// The destination: ADDRESS:PORT, ADDRESS:PORT/PROTOCOL, or a Service as NAME, NAMESPACE/NAME or NAMESPACE/NAME:PORT
     #[arg(value_name = "TO")]
     second: Option<String>,
-    /// Device that the packet comes in by [default: the first uplink]. By a device toward a pod, it is the pod's
-    #[arg(long = "in", value_name = "DEVICE")]
-    device: Option<String>,
+    #[command(flatten)]
+    origin: Origin,
     /// Connections that the node knows: any, or new to treat the packet as if there were none
     #[arg(long, value_name = "STATE", value_enum, default_value = "any")]
     state: State,
@@ -56,6 +57,20 @@ pub struct ExplainArgs {
     form: OutputArgs,
     #[command(flatten)]
     place: Place,
+}
+
+/// The place where a packet, or a call, comes from.
+#[derive(Args, Clone, Debug)]
+struct Origin {
+    /// Device that the packet comes in by; a pod's packet, if it leads to pods [default: the first uplink]
+    #[arg(long = "in", value_name = "DEVICE")]
+    device: Option<String>,
+    /// Explain the connect of a process of the node, which a hook of sockets sees
+    #[arg(long, conflicts_with_all = ["second", "device", "from_pod", "dry_run_only", "flags", "size", "df", "state"])]
+    from_host: bool,
+    /// Explain the connect of a process in a pod, which a hook of sockets sees
+    #[arg(long, conflicts_with_all = ["second", "device", "dry_run_only", "flags", "size", "df", "state"])]
+    from_pod: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -77,23 +92,10 @@ pub fn run(args: &ExplainArgs) -> Result<(), CliError> {
         maps => maps?,
     };
     let Some(lookups) = maps.lookups()? else { return Err(by_ipvs()) };
-    let device = args.device(&maps.ingress()?)?;
-    if args.second.is_none() && is_of_pods(&device) {
-        let message = format!("missing; takes the address of a pod behind {}", device.name);
-        return Err(ConfigError { origin: "FROM".to_owned(), message }.into());
-    }
-    let targets = args.targets(&maps, &device)?;
-    let engines = if args.maps_only { Engines::Walk } else { Engines::Both };
-    let past = if args.state == State::New { Past::Ignored } else { Past::Known };
-    let mut explainer = Explainer::new(&lookups, args.place.bpffs_path.clone(), engines, past);
-    let door = Door { device: device.device, programs: &device.programs, is_bare: device.is_bare };
-    let mut found = Vec::new();
-    for target in &targets {
-        let frame = args.frame.build(args.client(target.at)?, target.at, target.protocol)?;
-        let passes = explainer.explain(door, &frame.bytes)?;
-        let door = (device.name.as_str(), args.second.is_none());
-        found.push(Explanation::of(&frame, door, &passes, target.service.as_deref()));
-    }
+    let found = match args.caller() {
+        Some(caller) => args.calls(&maps, &lookups, caller)?,
+        None => args.packets(&maps, &lookups)?,
+    };
     let shown = if args.dry_run_only { Shown::Verdict } else { Shown::Steps };
     let texts: Vec<String> = found.iter().map(|one| one.text(shown)).collect();
     let document = Document::lines("ExplanationList", Items { items: &found }, texts.join("\n"))?;
@@ -118,6 +120,57 @@ fn by_ipvs() -> CliError {
 }
 
 impl ExplainArgs {
+    /// Explains a packet to each destination.
+    fn packets(&self, maps: &PinnedMaps, lookups: &Lookups<'_>) -> Result<Vec<Explanation>, CliError> {
+        let device = self.device(&maps.ingress()?)?;
+        if self.second.is_none() && is_of_pods(&device) {
+            let message = format!("missing; takes the address of a pod behind {}", device.name);
+            return Err(ConfigError { origin: "FROM".to_owned(), message }.into());
+        }
+        let engines = if self.maps_only { Engines::Walk } else { Engines::Both };
+        let past = if self.state == State::New { Past::Ignored } else { Past::Known };
+        let mut explainer = Explainer::new(lookups, self.place.bpffs_path.clone(), engines, past);
+        let door = Door { device: device.device, programs: &device.programs, is_bare: device.is_bare };
+        let mut found = Vec::new();
+        for target in self.targets(maps, is_of_pods(&device))? {
+            let frame = self.frame.build(self.client(target.at)?, target.at, target.protocol)?;
+            let passes = explainer.explain(door, &frame.bytes)?;
+            let asked = Asked::frame(&frame, &device.name, self.second.is_none());
+            found.push(Explanation::of(asked, &passes, target.service.as_deref()));
+        }
+        Ok(found)
+    }
+
+    fn caller(&self) -> Option<Caller> {
+        let Origin { from_host, from_pod, .. } = self.origin;
+        from_host.then_some(Caller::Node).or_else(|| from_pod.then_some(Caller::Pod))
+    }
+
+    /// Explains the call of a socket to each destination, by the maps alone.
+    fn calls(
+        &self,
+        maps: &PinnedMaps,
+        lookups: &Lookups<'_>,
+        caller: Caller,
+    ) -> Result<Vec<Explanation>, CliError> {
+        let mut found = Vec::new();
+        for target in self.targets(maps, true)? {
+            let call = Call { caller, to: target.at, protocol: target.protocol.number() };
+            let program = call.program();
+            if !maps.has_hook(program)? {
+                let message =
+                    format!("{} is attached to no control group: --socket-lb is off", program.name());
+                return Err(CliError::NotFound(message));
+            }
+            let walk = walk_call(lookups, call);
+            lookups.take_failure()?;
+            let run = Run::NotRun("the kernel runs hooks of sockets for real calls only".to_owned());
+            let asked = Asked::call(call, target.protocol);
+            found.push(Explanation::of(asked, &[Pass { program, walk, run }], target.service.as_deref()));
+        }
+        Ok(found)
+    }
+
     /// Returns the destination as it was given.
     fn to(&self) -> &str {
         self.second.as_deref().unwrap_or(&self.first)
@@ -142,29 +195,29 @@ impl ExplainArgs {
 
     /// Returns the device that the packet comes in by.
     fn device(&self, all: &[IngressView]) -> Result<IngressView, CliError> {
-        let found = match &self.device {
+        let found = match &self.origin.device {
             None => all.first(),
             Some(name) => all.iter().find(|view| view.name == *name),
         };
         found.cloned().ok_or_else(|| {
             let names: Vec<&str> = all.iter().map(|view| view.name.as_str()).collect();
             let there = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-            CliError::NotFound(match &self.device {
+            CliError::NotFound(match &self.origin.device {
                 Some(name) => format!("no program takes packets from {name}; devices with programs: {there}"),
                 None => "no program is attached to a device here".to_owned(),
             })
         })
     }
 
-    /// Returns the destinations.
-    fn targets(&self, maps: &PinnedMaps, device: &IngressView) -> Result<Vec<Target>, CliError> {
+    /// Returns the destinations: frontends for this node's own clients, or those for clients outside.
+    fn targets(&self, maps: &PinnedMaps, is_internal: bool) -> Result<Vec<Target>, CliError> {
         let refused =
             |refused: Refused| ConfigError { origin: "TO".to_owned(), message: refused.to_string() };
         let selector = Selector::parse(self.to()).map_err(refused)?;
         let any = SocketAddr::from(([0; 4], 0));
         let client = self.second.as_ref().map(|_| self.client(any)).transpose()?;
         let wanted = Wanted {
-            scope: if is_of_pods(device) { "internal" } else { "external" },
+            scope: if is_internal { "internal" } else { "external" },
             protocol: self.frame.proto,
             is_v4: client.map(|client| client.is_ipv4()),
         };

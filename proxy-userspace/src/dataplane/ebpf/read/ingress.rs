@@ -41,6 +41,12 @@ impl PinnedMaps {
         found.sort_by_key(|view| (view.programs.contains(&Program::TcPodIn), view.device));
         Ok(found)
     }
+
+    /// Whether a hook of sockets, such as `cg_connect4`, is attached.
+    pub fn has_hook(&self, program: Program) -> Result<bool, ReadError> {
+        let is_its = |path: &std::path::PathBuf| path.file_name().is_some_and(|name| name == program.name());
+        Ok(entries(&self.layout.links())?.iter().any(is_its))
+    }
 }
 
 const fn program(kind: LinkKind) -> Option<Program> {
