@@ -298,6 +298,19 @@ fn the_hooks_decide_about_real_calls_as_the_walk_says() -> Result<()> {
 }
 
 #[test]
+fn programs_of_another_build_are_not_run() -> Result<()> {
+    beside("explain-build", &[Hook::TcIngress], |scratch| {
+        let serving =
+            std::fs::read_dir(scratch.root().join("programs"))?.next().expect("a directory")?.path();
+        std::fs::rename(serving.join("tc_egress"), serving.join("tc_ingress"))?;
+        let other = "checked     by the maps alone: the programs on this node are those of another build; run the \
+                     `millrace` of the agent that loaded them";
+        assert_lines(&explain(scratch, "web"), 0, &["verdict     served_local -> 10.0.1.1:8080", other]);
+        Ok(())
+    })
+}
+
+#[test]
 fn no_map_of_the_node_changes_by_an_explanation() -> Result<()> {
     beside("explain-still", &[Hook::TcIngress], |scratch| {
         let maps = scratch.root().join("maps");

@@ -214,3 +214,48 @@ impl Seen {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+    use std::time::Duration;
+
+    use proxy_common::verdict::Program;
+
+    use super::*;
+    use crate::cli::explain::frame::Protocol;
+    use crate::dataplane::ebpf::dry_run::{Concern, Ran};
+    use crate::explain::{Call, Caller, Verdict, Walk};
+
+    fn explanation(walk: Verdict, run: Reason) -> Explanation {
+        let step = Step { step: "vip", found: "it is one".to_owned(), maps: "VIPS".to_owned() };
+        let walk = Walk { steps: vec![step], end: walk.into(), concern: Concern::default() };
+        let frame = Vec::new();
+        let duration = Duration::from_micros(2);
+        let run = Run::Ran(Ran { reason: run, action: 2, frame, is_handed_over: false, mark: 0, duration });
+        let to = SocketAddr::from((Ipv4Addr::new(192, 0, 2, 1), 80));
+        let asked = Asked::call(Call { caller: Caller::Pod, to, protocol: 6 }, Protocol::Tcp);
+        Explanation::of(asked, &[Pass { program: Program::TcIngress, walk, run }], Some("shop/web:http"))
+    }
+
+    #[test]
+    fn a_difference_names_both_reasons_and_an_allowed_reason_is_none() {
+        let differs = explanation(Verdict::new(Reason::NoEndpoint, ""), Reason::NoBackend);
+        assert_eq!(
+            differs.difference().unwrap(),
+            "tc_ingress gives no_backend to a connect of the pod to 192.0.2.1:80, the walk no_endpoint"
+        );
+        assert_eq!(differs.agree, Some(false));
+        assert!(differs.text(Shown::Steps).contains("checked     the walk and the programs differ\n"));
+
+        let routed = Verdict { or: vec![Reason::NoWay], ..Verdict::new(Reason::SentSnat, "") };
+        let routed = explanation(routed, Reason::NoWay);
+        assert_eq!((routed.difference(), routed.agree), (None, Some(true)));
+        let text = routed.text(Shown::Verdict);
+        assert!(
+            text.contains("verdict     DROP no_way: the kernel's route to the backend decides\n"),
+            "{text}"
+        );
+        assert!(!text.contains("vip"), "{text}");
+    }
+}
