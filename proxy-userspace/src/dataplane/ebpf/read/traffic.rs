@@ -19,7 +19,7 @@ impl PinnedMaps {
                 namespace: namespace.clone(),
                 name: name.clone(),
                 port: port.clone(),
-                family: (*family).to_owned(),
+                family: family.clone(),
                 packets: 0,
                 bytes: 0,
                 dropped: BTreeMap::new(),
