@@ -57,6 +57,7 @@ fn top_shows_the_rates_of_services_endpoints_drops_and_programs() -> Result<()> 
     assert_eq!(row["service"], "default/shown:tcp-80", "{row}");
     assert!(number(row, "connections_per_second") >= 1.0 && number(row, "bits_per_second") > 0.0, "{row}");
     assert!(number(row, "packets_per_second") >= 4.0, "a SYN, an ACK, a request and a FIN: {row}");
+    assert!(number(row, "active") < 10.0, "all but the last ones are closed: {row}");
 
     let rows = top(&cluster, &["--view", "services", "idle:tcp-80"])?;
     assert_eq!((rows.len(), &rows[0]["drop_reason"]), (1, &json!("no_endpoint")), "{rows:?}");

@@ -101,7 +101,12 @@ mod tests {
         now.backends[0].connections.opened += 30;
         // Another endpoint has the id of the last one now.
         now.backends[2].generation = 5;
-        let rows = rows(&interval(&before, &now, 2.0), &parsed(arguments));
+        let select: SelectArgs = parsed(arguments);
+        if !select.is_all() {
+            // No Service has the address of an endpoint.
+            now.services.clear();
+        }
+        let rows = rows(&interval(&before, &now, 2.0), &select);
         rows.iter().map(|row| (row.address.to_string(), row.connections_per_second)).collect()
     }
 

@@ -163,7 +163,8 @@ impl TopArgs {
         list.keep_first(self.rows.into());
         let text = self.form.text(&self.place, &list)?;
         let is_table = self.form.is_table();
-        Ok(if is_table { format!("{}\n{text}\n", interval.head(&self.place.node())) } else { text })
+        let space = if self.once { "" } else { "\n" };
+        Ok(if is_table { format!("{}\n{text}{space}", interval.head(&self.place.node())) } else { text })
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use millrace_views::{BackendView, ConnectionsView, HandshakesView, ServiceView, Word};
 use proxy_common::Address;
-use proxy_common::flow::FLOW_REPLY;
+use proxy_common::flow::{FLOW_CLOSING, FLOW_REPLY};
 use proxy_common::selection::BackendRef;
 use proxy_common::verdict::Reason;
 
@@ -102,7 +102,8 @@ fn of_backend<A: Address>(
     }
 }
 
-/// Each connection has two entries, of which that of the client's packets counts.
+/// Each connection has two entries, of which that of the client's packets counts. A closed one is kept for a minute,
+/// and is neither active nor pending.
 fn count<A: Address>(
     maps: &FamilyMaps<A>,
     services: &mut BTreeMap<u32, Live>,
@@ -113,7 +114,7 @@ fn count<A: Address>(
             if flow.flags & FLOW_REPLY == 0 {
                 for live in [services.entry(flow.service), backends.entry(flow.backend)] {
                     let live = live.or_default();
-                    live.active += u64::from(!is_new);
+                    live.active += u64::from(!is_new && flow.state != FLOW_CLOSING);
                     live.pending += u64::from(is_new);
                 }
             }
