@@ -234,7 +234,7 @@ mod tests {
             ("agent --drain", "a value is required for '--drain <SECONDS>' but none was supplied"),
             ("agent --snat-port 5", "unexpected argument '--snat-port' found"),
             ("sattus", "there is no command 'sattus'; did you mean 'status'?"),
-            ("explode", "there is no command 'explode'; see `millrace --help`"),
+            ("dance", "there is no command 'dance'; see `millrace --help`"),
         ] {
             let words = ["millrace"].into_iter().chain(arguments.split(' '));
             let found = one_line(&Cli::try_parse_from(words).unwrap_err());

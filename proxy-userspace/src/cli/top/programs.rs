@@ -1,52 +1,41 @@
-//! Run time of programs, which the kernel measures while somebody asks for it.
+//! Run time of programs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 
-use aya::programs::loaded_programs;
-use aya::sys::{Stats, enable_stats};
 use serde::Serialize;
 
 use super::Interval;
 use super::rate::rate;
 use crate::cli::error::CliError;
 use crate::cli::output::{Column, Row};
-use crate::dataplane::ebpf::read::AttachedView;
+use crate::dataplane::ebpf::read::{AttachedView, RunTime, measure_run_times, run_times};
 
 /// The programs that are attached, by their id.
 pub type Runs = BTreeMap<u32, Run>;
 
-/// The runs of a program while they were measured. Those of its parts count as its own.
+/// An attached program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Run {
     /// Its hooks, as `eth0/tc_ingress`.
     hooks: BTreeSet<String>,
-    /// The number of runs.
-    count: u64,
-    /// The time of all, in nanoseconds.
-    nanoseconds: u64,
+    time: RunTime,
 }
 
-/// Makes the kernel measure, until the descriptor is closed. It costs each run some nanoseconds.
+/// Makes the kernel measure, until the descriptor is closed.
 pub fn measure() -> Result<OwnedFd, CliError> {
-    enable_stats(Stats::RunTime).map_err(|error| CliError::Kernel {
-        action: "measure the run time of programs",
-        error: error.io_error,
-    })
+    measure_run_times()
+        .map_err(|error| CliError::Kernel { action: "measure the run time of programs", error })
 }
 
 /// Reads the runs of the attached programs. A program that is being detached may be gone already.
 pub fn read(attached: &[AttachedView]) -> Runs {
     let mut runs = Runs::new();
+    let times = run_times();
     for one in attached {
         let run = runs.entry(one.program_id).or_default();
         run.hooks.insert(format!("{}/{}", one.device, one.hook));
-    }
-    for info in loaded_programs().filter_map(Result::ok) {
-        if let Some(run) = runs.get_mut(&info.id()) {
-            (run.count, run.nanoseconds) =
-                (info.run_count(), u64::try_from(info.run_time().as_nanos()).unwrap_or(u64::MAX));
-        }
+        run.time = times.get(&one.program_id).copied().unwrap_or_default();
     }
     runs
 }
@@ -71,8 +60,8 @@ pub fn rows(interval: &Interval<'_>) -> Vec<ProgramRate> {
     let both =
         interval.now.runs.iter().filter_map(|(id, now)| Some((*id, interval.before.runs.get(id)?, now)));
     both.map(|(id, before, now)| {
-        let runs = interval.per_second(before.count, now.count);
-        let nanoseconds = interval.per_second(before.nanoseconds, now.nanoseconds);
+        let runs = interval.per_second(before.time.count, now.time.count);
+        let nanoseconds = interval.per_second(before.time.nanoseconds, now.time.nanoseconds);
         ProgramRate {
             hooks: now.hooks.clone(),
             program_id: id,
@@ -117,7 +106,7 @@ mod tests {
     fn a_run_has_a_mean_time_and_a_share_of_a_cpu() {
         let (mut before, mut now) = (reading(), reading());
         let hooks = BTreeSet::from(["eth0/tc_ingress".to_owned()]);
-        let run = |count, nanoseconds| Run { hooks: hooks.clone(), count, nanoseconds };
+        let run = |count, nanoseconds| Run { hooks: hooks.clone(), time: RunTime { count, nanoseconds } };
         before.runs = Runs::from([(7, run(100, 1000)), (8, run(0, 0))]);
         now.runs = Runs::from([(7, run(2_000_100, 400_001_000)), (8, run(0, 0)), (9, run(1, 1))]);
         let rows = rows(&interval(&before, &now, 2.0));

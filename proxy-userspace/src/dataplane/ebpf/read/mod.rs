@@ -4,6 +4,7 @@ mod figures;
 mod flows;
 mod ingress;
 mod recorder;
+mod runs;
 mod services;
 mod status;
 mod tables;
@@ -29,6 +30,7 @@ pub use millrace_views::{
     HandshakesView, MapView, ServiceView, StatusView, TrafficView, WayView,
 };
 pub use recorder::{Recorded, Recorder};
+pub use runs::{RunTime, measure_run_times, run_times};
 pub use services::protocol_text;
 pub use tables::{FamilyTables, Lookups, Tables};
 
