@@ -26,6 +26,7 @@ mod forged;
 mod fou;
 mod fragments;
 mod host;
+mod incidents;
 mod inside;
 mod lasting;
 mod local;

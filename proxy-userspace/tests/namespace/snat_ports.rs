@@ -61,6 +61,14 @@ fn a_shortage_of_ports_is_seen_before_all_are_taken() -> Result<()> {
     shows(&format!("millrace_snat_ports_used {all}"))?;
     let refused = cluster.bed().client().run(async move || Ok(connect(target).is_none()))?;
     assert!(refused, "there were {all} ports");
+    let proxy = cluster.proxy(1)?;
+    let output = proxy.command(&["explain", "198.51.100.10", &target.to_string()])?;
+    let verdict = format!(
+        "\nverdict     DROP snat_ports: all {all} ports of --snat-ports towards {backend}:8080 are in use\n"
+    );
+    let text = String::from_utf8(output.stdout)?;
+    assert!(output.status.success() && text.contains(&verdict), "{text}");
+    assert!(text.contains("\nchecked     programs agree ("), "{text}");
 
     // An ended connection holds no port.
     drop((few, many, last));
