@@ -42,6 +42,7 @@ pub mod selection;
 pub mod socket;
 pub mod source_range;
 pub mod timeouts;
+pub mod trace;
 pub mod tuple;
 pub mod verdict;
 pub mod vip;

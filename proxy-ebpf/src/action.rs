@@ -6,6 +6,7 @@ use core::ptr;
 use aya_ebpf::bindings::{BPF_F_INGRESS, TC_ACT_SHOT, TC_ACT_UNSPEC, xdp_action};
 use aya_ebpf::helpers::generated::{bpf_redirect, bpf_redirect_neigh};
 use proxy_common::part::Part;
+use proxy_common::trace::Step;
 use proxy_common::verdict::Program;
 
 use crate::maps::{self, Parts, observe};
@@ -13,14 +14,17 @@ use crate::packet::Packet;
 use crate::packet::capture;
 use crate::packet::tc::{BARE, FRAMED, TcPacket};
 use crate::packet::xdp::XdpPacket;
+use crate::trace;
 use crate::verdict::{NO_ROOM, Verdict};
 
 /// Counts an XDP program's verdict and returns its action.
 #[inline(always)]
 pub fn finish_xdp(packet: &XdpPacket, verdict: Verdict) -> u32 {
     if let Verdict::Continue(part) = verdict {
+        trace::step(Step::Part, part as u32);
         continue_in(packet.context(), &maps::XDP_PARTS, part);
     }
+    trace::conclude(Program::XdpIngress, verdict.reason());
     observe::count(Program::XdpIngress, verdict.reason(), packet.length());
     if verdict.reason().is_drop() {
         capture::record_drop(packet, Program::XdpIngress, verdict.reason(), true);
@@ -51,8 +55,10 @@ pub fn finish_ingress<const LINK: usize>(packet: &TcPacket<LINK>, verdict: Verdi
 #[inline(always)]
 pub fn finish<const LINK: usize>(program: Program, verdict: Verdict, packet: &TcPacket<LINK>) -> i32 {
     if let Verdict::Continue(part) = verdict {
+        trace::step(Step::Part, part as u32);
         continue_in(packet.context(), parts_of::<LINK>(program), part);
     }
+    trace::conclude(program, verdict.reason());
     observe::count(program, verdict.reason(), packet.length());
     if verdict.reason().is_drop() {
         capture::record_drop(packet, program, verdict.reason(), true);

@@ -32,6 +32,8 @@ mod flow;
 
 mod packet;
 
+mod trace;
+
 mod maps;
 
 mod header;

@@ -1,6 +1,6 @@
 //! Builds. The BPF object comes first, because the agent embeds it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -55,6 +55,32 @@ pub fn bpf_object(workspace: &Workspace, warnings: Warnings) -> Result<()> {
     }
     check_stack(&bytes)?;
     write_slimmed(&bytes, &workspace.bpf_object())
+}
+
+/// Builds the BPF programs that log each packet's steps, for developers. Returns the path of the object.
+///
+/// The feature would build all anew that another build left in the same directory.
+pub fn trace_object(workspace: &Workspace) -> Result<PathBuf> {
+    let directory = workspace.target().join("bpf-trace");
+    let mut cargo = bpf_cargo(workspace, "millrace-bpf");
+    command::run(cargo.args(["--features", "trace"]).env("CARGO_TARGET_DIR", &directory))?;
+    let linked = directory.join("bpfel-unknown-none/release/millrace-bpf");
+    let bytes = std::fs::read(&linked).with_context(|| format!("can't read {}", linked.display()))?;
+    let object = directory.join("millrace-bpf");
+    write_slimmed(&bytes, &object)?;
+    Ok(object)
+}
+
+/// Builds an agent whose programs log each packet's steps. Returns its path.
+///
+/// The next build of the agent has the usual programs again.
+pub fn tracing_agent(workspace: &Workspace) -> Result<PathBuf> {
+    let object = trace_object(workspace)?;
+    let agent = object.with_file_name("millrace");
+    command::run(workspace.cargo().args(["build", "-p", "millrace"]).env("MILLRACE_BPF_OBJECT", &object))?;
+    std::fs::copy(workspace.target().join("debug/millrace"), &agent)
+        .with_context(|| format!("can't write {}", agent.display()))?;
+    Ok(agent)
 }
 
 /// Fails if a supported kernel would refuse a program for its stack.

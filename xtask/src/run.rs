@@ -14,7 +14,7 @@ use crate::{build, command, setup};
 #[derive(clap::Args)]
 #[command(disable_help_flag = true)]
 pub struct Args {
-    /// Passed to `millrace-lab run`: `--once`, `--xdp off`, ...; `--help` lists them
+    /// Passed to `millrace-lab run`: `--once`, `--xdp off`, `--trace`, ...; `--help` lists them
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     lab: Vec<OsString>,
 }
@@ -24,8 +24,10 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<ExitCode> {
     setup::ensure(workspace, &[Need::Build, Need::Run])?;
     build::everything(workspace)?;
     let debug = workspace.target().join("debug");
+    let is_traced = args.lab.iter().any(|word| word == "--trace");
+    let agent = if is_traced { build::tracing_agent(workspace)? } else { debug.join("millrace") };
     let mut lab = workspace.command(debug.join("millrace-lab"));
-    lab.arg("run").args(&args.lab).env("MILLRACE_BIN", debug.join("millrace"));
+    lab.arg("run").args(&args.lab).env("MILLRACE_BIN", agent);
     eprintln!("+ {}", command::display(&lab));
     Err(lab.exec()).context("can't start the test bed")
 }

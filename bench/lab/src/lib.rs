@@ -33,5 +33,6 @@ pub mod patience;
 pub mod process;
 pub mod program;
 pub mod topology;
+pub mod trace;
 pub mod traffic;
 pub mod walk;

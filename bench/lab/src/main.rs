@@ -33,6 +33,10 @@ enum Command {
         #[arg(long, value_name = "MODE", default_value = "native",
               value_parser = ["native", "generic", "auto", "off"])]
         xdp: String,
+        /// Print the steps of each packet; takes an agent with programs that log them, as
+        /// `cargo xtask run --trace` builds it
+        #[arg(long)]
+        trace: bool,
     },
     /// A real Kubernetes cluster on this machine
     Cluster {
@@ -107,7 +111,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
-        Command::Run { once, xdp } => demonstrate(once, xdp),
+        Command::Run { once, xdp, trace } => demonstrate(once, demo::Options { xdp, trace }),
         Command::Cluster { name, command } => cluster(&name, command).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {
@@ -155,8 +159,8 @@ fn running(name: &str) -> Result<Cluster> {
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn demonstrate(once: bool, xdp: String) -> Result<ExitCode> {
-    let problems = run(once, demo::Options { xdp }).await?;
+async fn demonstrate(once: bool, options: demo::Options) -> Result<ExitCode> {
+    let problems = run(once, options).await?;
     Ok(if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -77,6 +77,11 @@ impl Found {
     pub const fn is_translated(self) -> bool {
         self.word & Self::TRANSLATED != 0
     }
+    /// The value of a trace's [`Step::Flow`](proxy_common::trace::Step::Flow).
+    #[inline(always)]
+    pub const fn traced(self) -> u32 {
+        self.word & (Self::EMBRYO | 0xff)
+    }
     /// Bytes of the outer headers that the client's packets come in with.
     ///
     /// The entry has no room to say whether one is UDP's, so this node's own setting decides. All nodes have

@@ -12,6 +12,7 @@ use proxy_common::flow::{
 use proxy_common::hash::{flow_hash, mix};
 use proxy_common::selection::BackendRef;
 use proxy_common::timeouts::{FLOW_QUIET, silence};
+use proxy_common::trace::Step;
 use proxy_common::verdict::Reason;
 
 use crate::flow::open::Opening;
@@ -23,6 +24,7 @@ use crate::maps::global::{KEY, REPLY_KEY, global_by_family, key_room, store_key,
 use crate::maps::{self, clock};
 use crate::packet::Parsed;
 use crate::packet::shape::{is_below, opaque};
+use crate::trace;
 use crate::verdict::Verdict;
 
 /// Ports that a connection's hash names.
@@ -107,6 +109,7 @@ fn insert_with_port<F: Family>(
     if chosen.is_none() {
         return flow::IN_USE;
     }
+    trace::step(Step::Port, u16::from_be(chosen.port()).into());
     write_port::<F>(reply_key, chosen.port());
     if !chosen.is_free() {
         global_evict::<F>();

@@ -1,6 +1,7 @@
 //! Direct Server Return: the director encapsulates a packet and sends it to the backend's node.
 
 use proxy_common::backend::Backend;
+use proxy_common::trace::Step;
 use proxy_common::verdict::Reason;
 
 use crate::forward::outer::{header_of, write_outer};
@@ -9,6 +10,7 @@ use crate::header::ETHERNET;
 use crate::maps::config;
 use crate::packet::ip::Header;
 use crate::packet::{Packet, Parsed};
+use crate::trace;
 use crate::verdict::{Decision, NO_ROOM, Verdict};
 
 /// Sends a client's packet to the node of `backend`, encapsulated.
@@ -19,6 +21,7 @@ pub fn send<P: Packet, F: Header>(
     backend: &Backend<F::Address>,
 ) -> Decision {
     let way = route::lookup_way(backend.way)?;
+    trace::step(Step::Way, backend.way);
     if parsed.hop_limit <= 1 {
         return Err(Verdict::Refuse(Reason::HopLimit, backend.way));
     }

@@ -10,8 +10,10 @@ use crate::packet::ip::Header;
 use crate::packet::{Packet, Parsed, by_ether_type};
 use crate::parse::parse_then;
 use crate::select::{backend, node_flow, vip};
+use crate::trace;
 use crate::verdict::{Decision, UNTOUCHED, Verdict};
 use proxy_common::fragment::Side;
+use proxy_common::trace::Step;
 use proxy_common::verdict::Reason;
 
 /// Restores the frontend's address in a backend's reply.
@@ -93,6 +95,7 @@ fn restore_parsed<P: Packet, F: Header>(packet: &mut P, parsed: &Parsed<F::Addre
         }
         return Err(UNTOUCHED);
     };
+    trace::step(Step::Flow, found.traced());
     if parsed.is_syn_ack() && found.has_finished() {
         // The backend answers a SYN that the client sent to it directly, from the port of a finished
         // connection.

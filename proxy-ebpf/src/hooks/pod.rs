@@ -7,6 +7,7 @@
 
 use proxy_common::fragment::Side;
 use proxy_common::frontend::{FRONTEND_NODE_ONLY, Frontend};
+use proxy_common::trace::Step;
 use proxy_common::verdict::Reason;
 
 use crate::flow::{self, Owner, mode_change};
@@ -21,6 +22,7 @@ use crate::packet::{Packet, Parsed, by_ether_type};
 use crate::parse::parse_with;
 use crate::parse::unusual::Fragments;
 use crate::select::{affinity, backend, node_flow, source, vip};
+use crate::trace;
 use crate::verdict::{HAND_TO_TC, NO_ROOM, NextStage, UNTOUCHED, Verdict};
 
 /// Decides about a frame of a pod.
@@ -109,6 +111,7 @@ fn forward_parsed<P: Packet, F: Header>(
     }
     let frontend =
         mode_change::claim::<F>(parsed, frontend, |frontend| source::check_ranges::<F>(frontend, key))?;
+    trace::step(Step::Service, frontend.service);
     let verdict = serve::<P, F>(packet, parsed, &frontend)?;
     observe::count_service(frontend.service, packet.length());
     Ok(verdict)
@@ -129,6 +132,7 @@ fn serve<P: Packet, F: Header>(
     let Some(backend) = backend::lookup_keeper::<F>(found.backend, parsed) else {
         return open::<P, F>(packet, parsed, frontend);
     };
+    trace::step(Step::Flow, found.traced());
     if found.is_translated() {
         // A client outside has the same address and port, or a forged packet claims so.
         if backend.address != parsed.key.source {
@@ -157,6 +161,7 @@ fn open<P: Packet, F: Header>(
     let slot = backend::select_slot::<F>(frontend, &parsed.key);
     let reference = affinity::choose::<F>(frontend, parsed, slot);
     let backend = F::backend(reference).ok_or_else(|| backend::verdict_of_none(frontend))?;
+    trace::step(Step::Backend, reference.id());
     let owner = Owner { backend: reference, service: frontend.service, flags: 0 };
     if backend.address == parsed.key.source {
         return Err(snat::hand_over_new::<F>(backend, &owner));

@@ -5,6 +5,7 @@ use proxy_common::flow::FLOW_ENCAPSULATE;
 use proxy_common::fragment::Side;
 use proxy_common::frontend::{FRONTEND_DSR, Frontend};
 use proxy_common::selection::{BackendRef, Slot};
+use proxy_common::trace::Step;
 use proxy_common::verdict::Reason;
 
 use crate::flow::{self, Found, Owner, mode_change};
@@ -20,6 +21,7 @@ use crate::packet::{Packet, Parsed, by_ether_type};
 use crate::parse::parse_with;
 use crate::parse::unusual::Fragments;
 use crate::select::{affinity, backend, node_flow, peer, source, vip};
+use crate::trace;
 use crate::verdict::{HAND_TO_TC, NO_ROOM, NextStage, UNTOUCHED, Verdict};
 
 /// Decides about a frame. The VLAN device above, which has TC programs of its own, serves tagged frames.
@@ -109,7 +111,9 @@ fn forward_parsed<P: Packet, F: Header>(
     };
     let frontend =
         mode_change::claim::<F>(parsed, frontend, |frontend| source::admit::<F>(frontend, &parsed.key))?;
+    trace::step(Step::Service, frontend.service);
     let choice = choose::<F>(parsed, &frontend)?;
+    trace::step(Step::Backend, choice.reference.id());
     let verdict = send::<P, F>(packet, parsed, &frontend, &choice)?;
     observe::count_service(frontend.service, packet.length());
     Ok(verdict)
@@ -155,6 +159,7 @@ fn choose<F: Family>(parsed: &Parsed<F::Address>, frontend: &Frontend) -> Result
         && let Some(backend) = F::backend(found.backend)
         && parsed.role().keeps(backend.flags)
     {
+        trace::step(Step::Flow, found.traced());
         return Ok(Choice { backend, reference: found.backend, connection: Connection::Known(found, entry) });
     }
     if node_flow::is_nodes_own::<F>(parsed, frontend) {

@@ -8,6 +8,7 @@ use crate::packet::ip::{Header, Network};
 use crate::packet::shape::opaque_byte;
 use crate::packet::{Packet, Parsed, Transport, sctp};
 use crate::parse::unusual::Fragments;
+use crate::trace;
 use crate::verdict::{Decision, UNTOUCHED, Verdict};
 
 pub mod fragments;
@@ -57,6 +58,7 @@ pub fn parse_with<P: Packet, F: Header>(
     let protocol = opaque_byte(header.protocol);
     let Ports { source: source_port, destination: destination_port } = ports;
     let key = FlowKey { source, destination, source_port, destination_port, protocol, ..FlowKey::default() };
+    trace::packet::<F>(&key);
     let (network, payload) = (network as u32, place.payload());
     Ok(Parsed { key, network, payload, length, tcp_flags, traffic_class, hop_limit, later })
 }

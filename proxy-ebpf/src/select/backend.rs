@@ -9,6 +9,7 @@ use proxy_common::frontend::{
 use proxy_common::hash::{client_hash, flow_hash};
 use proxy_common::rules::Role;
 use proxy_common::selection::{BackendRef, SERVICE_ELSEWHERE, SERVICE_VACANT, ServiceEntry, Slot};
+use proxy_common::trace::Step;
 use proxy_common::verdict::Reason;
 use proxy_common::way::{PEER_NODE, PEER_SELF};
 
@@ -16,6 +17,7 @@ use crate::header::has_connections;
 use crate::maps::family::{Family, KeyOf};
 use crate::maps::{self, peers};
 use crate::packet::Parsed;
+use crate::trace;
 use crate::verdict::Verdict;
 
 /// The frontend of a packet that came in over an uplink.
@@ -67,7 +69,9 @@ pub fn select_slot<F: Family>(frontend: &Frontend, key: &KeyOf<F>) -> Slot {
         return Slot::default();
     };
     let affinity = frontend.flags & FRONTEND_AFFINITY != 0;
-    slot_of(service, if affinity { client_hash(&key.source) } else { flow_hash(key) })
+    let slot = slot_of(service, if affinity { client_hash(&key.source) } else { flow_hash(key) });
+    trace::step(Step::Slot, slot.current().id());
+    slot
 }
 
 /// The slice of a frontend's list, unless the list is empty.

@@ -72,6 +72,8 @@ enum Work {
     TargetWithXdp(&'static str, &'static str),
     /// One test target that needs the benchmarks' own BPF object.
     TargetWithBenchObject(&'static str),
+    /// One test target that runs the programs of the trace build.
+    TargetWithTraceObject(&'static str),
     /// One test target that talks to a real API server.
     TargetWithApiserver(&'static str),
     /// One test target that starts a real cluster.
@@ -130,7 +132,10 @@ impl Layer {
                 Pass { title: "reference", work: Work::Target("reference") },
             ],
             Self::Scenario => &[Pass { title: "scenario", work: Work::Target("scenario") }],
-            Self::Packet => &[Pass { title: "packet", work: Work::Target("packet") }],
+            Self::Packet => &[
+                Pass { title: "packet", work: Work::Target("packet") },
+                Pass { title: "packet, trace build", work: Work::TargetWithTraceObject("trace") },
+            ],
             Self::Dataplane => &[Pass { title: "dataplane", work: Work::Target("dataplane") }],
             Self::Namespace => &[
                 Pass { title: "test bed", work: Work::Target("bed") },
@@ -166,6 +171,7 @@ impl Work {
             Self::Target(name)
             | Self::TargetWithXdp(name, _)
             | Self::TargetWithBenchObject(name)
+            | Self::TargetWithTraceObject(name)
             | Self::TargetWithApiserver(name)
             | Self::TargetWithCluster(name) => vec![name],
             Self::ModuleWithApiserver { target, .. } => vec![target],
@@ -212,6 +218,7 @@ pub fn perform(
         Work::Target(name)
         | Work::TargetWithApiserver(name)
         | Work::TargetWithCluster(name)
+        | Work::TargetWithTraceObject(name)
         | Work::TargetWithBenchObject(name) => cargo.args(["--test", name]),
         Work::TargetWithXdp(name, xdp) => {
             let skips =
@@ -226,6 +233,10 @@ pub fn perform(
     if matches!(pass.work, Work::TargetWithBenchObject(_)) {
         build::bench_object(workspace)?;
         setup::add_built(workspace, &mut cargo);
+    }
+    if matches!(pass.work, Work::TargetWithTraceObject(_)) {
+        // A build script watches the other variable of that name, so only the tests get it.
+        cargo.env("MILLRACE_TRACE_OBJECT", build::trace_object(workspace)?);
     }
     if matches!(pass.work, Work::TargetWithApiserver(_) | Work::ModuleWithApiserver { .. }) {
         let programs = setup::ensure_apiserver(workspace)

@@ -12,6 +12,7 @@ use crate::agent::binary;
 use crate::capture::Capture;
 use crate::cluster::{Cluster, TARGET_PORT};
 use crate::topology::{Node, Shape};
+use crate::trace::Tracer;
 use plan::Example;
 
 /// The choices of the command line.
@@ -19,6 +20,8 @@ use plan::Example;
 pub struct Options {
     /// The agents' `--xdp`.
     pub xdp: String,
+    /// Whether the steps of each packet are printed.
+    pub trace: bool,
 }
 
 /// Runs the demonstration and prints it. Returns the problems.
@@ -34,6 +37,7 @@ pub fn run(options: &Options, stay: impl FnOnce(&str)) -> Result<Vec<String>> {
     let examples = plan::examples();
     wait_until_served(&cluster, &examples)?;
 
+    let traces = options.trace.then(|| Tracer::start(cluster.proxies())).transpose()?;
     println!("Sending HTTP and UDP requests ...\n");
     let ports: Vec<&str> = cluster.bed().nodes().iter().map(Node::name).collect();
     let mut capture = Capture::start(cluster.bed().router(), &ports)?;
@@ -51,6 +55,7 @@ pub fn run(options: &Options, stay: impl FnOnce(&str)) -> Result<Vec<String>> {
         println!("OFF: {problem}");
     }
     stay(&report::hints(&cluster, &binary()?));
+    drop(traces);
     Ok(problems)
 }
 

@@ -84,6 +84,7 @@ impl Default for Sizes {
 /// Settings of a [`Bed`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BedBuilder {
+    object: PathBuf,
     sizes: Sizes,
     timeouts: Timeouts,
     mark: (u32, u32),
@@ -111,6 +112,7 @@ impl Default for BedBuilder {
         let snat_ports = (*DEFAULT_SNAT_PORTS.start(), *DEFAULT_SNAT_PORTS.end());
         let outer_source = OuterSource::default();
         Self {
+            object: object_path(),
             sizes,
             timeouts,
             mark,
@@ -126,6 +128,13 @@ impl Default for BedBuilder {
 }
 
 impl BedBuilder {
+    /// Sets the path of the BPF object.
+    #[must_use]
+    pub fn object(mut self, path: PathBuf) -> Self {
+        self.object = path;
+        self
+    }
+
     /// Sets the sizes of the maps.
     #[must_use]
     pub fn sizes(mut self, sizes: Sizes) -> Self {
@@ -233,8 +242,8 @@ impl BedBuilder {
 
     pub(super) fn make_maps(&self) -> Ebpf {
         unless_refused(|| {
-            let path = object_path();
-            let object = std::fs::read(&path)
+            let path = &self.object;
+            let object = std::fs::read(path)
                 .map_err(|error| format!("{}: {error}; `cargo xtask build` makes it", path.display()))?;
             self.load_object(&object).map_err(|error| format!("{}: {error:?}", path.display()))
         })
@@ -335,6 +344,16 @@ impl Bed {
         let program = ebpf.program(hook.program()).expect("a program that was loaded");
         let fd = program.fd().and_then(|fd| Ok(fd.try_clone()?));
         fd.unwrap_or_else(|error| panic!("{}: {error:?}", hook.program()))
+    }
+
+    /// Returns the kernel's id of the loaded program.
+    ///
+    /// # Panics
+    /// If the kernel refuses it; the message holds the verifier's log.
+    pub fn program_id(&self, hook: Hook) -> u32 {
+        let ebpf = self.with_program(hook);
+        let program = ebpf.program(hook.program()).expect("a program that was loaded");
+        program.info().unwrap_or_else(|error| panic!("{}: {error:?}", hook.program())).id()
     }
 
     /// Pins the maps in one directory and the programs in another, by their names, as an agent does. The directories

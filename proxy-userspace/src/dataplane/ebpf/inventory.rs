@@ -7,6 +7,7 @@ use aya::maps::MapInfo;
 use proxy_common::event::EVENTS_PER_CPU;
 use proxy_common::fragment::HELD_PER_CPU;
 use proxy_common::part::PART_ARRAYS;
+use proxy_common::trace::TRACE_MAPS;
 use proxy_common::verdict::COUNTER_ENTRIES;
 use tracing::info;
 
@@ -110,8 +111,13 @@ pub fn renew_counters(maps: &Path) -> Result<(), OpenError> {
 /// Without its pin, a map would be lost with the agent.
 pub fn check_maps(object: &Ebpf) -> Result<(), OpenError> {
     let known = maps(&Sizes::default()).map(|(name, _)| name);
-    // The arrays of parts are pinned beside their programs.
-    let is_known = |name: &str| name.starts_with('.') || known.contains(&name) || PART_ARRAYS.contains(&name);
+    // The arrays of parts are pinned beside their programs, and what a trace build logs is nobody's later.
+    let is_known = |name: &str| {
+        name.starts_with('.')
+            || known.contains(&name)
+            || PART_ARRAYS.contains(&name)
+            || TRACE_MAPS.contains(&name)
+    };
     let unknown = object.maps().map(|(name, _)| name).find(|name| !is_known(name));
     unknown.map_or(Ok(()), |name| Err(OpenError::UnknownMap { map: name.to_owned() }))
 }

@@ -29,6 +29,7 @@ const PROGRAMS: Layout = Layout {
         &["select"],
         &["flow"],
         &["packet"],
+        &["trace"],
         &["maps"],
         &["header", "verdict"],
     ]),
