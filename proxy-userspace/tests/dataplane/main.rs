@@ -10,3 +10,4 @@ mod open;
 mod sockets;
 mod support;
 mod sync;
+mod top;

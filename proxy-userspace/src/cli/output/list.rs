@@ -32,6 +32,11 @@ impl Column {
         Self { title, key, is_wide: false, spare: 0, is_wrapped: false }
     }
 
+    /// Returns the item's key in JSON.
+    pub const fn key(&self) -> &'static str {
+        self.key
+    }
+
     /// Returns the column, which a narrow terminal leaves out. That with the highest number goes first.
     pub const fn spare(self, spare: u8) -> Self {
         Self { spare, ..self }

@@ -4,6 +4,7 @@ mod backends;
 mod drops;
 mod programs;
 mod rate;
+mod screen;
 mod services;
 
 use std::collections::BTreeMap;
@@ -14,13 +15,18 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 
 use super::error::CliError;
-use super::output::{CLEAR, Group, List, OutputArgs, duration, is_closed_within, write_out, wrong_column};
+use super::output::{
+    CLEAR, Column, Group, List, OutputArgs, Row, duration, is_closed_within, write_out, wrong_column,
+};
 use super::place::Place;
 use super::select::SelectArgs;
 use super::service_port::ServicePort;
 use crate::dataplane::ebpf::read::{BackendView, CounterView, PinnedMaps};
-use programs::Runs;
+use backends::BackendRate;
+use drops::DropRate;
+use programs::{ProgramRate, Runs};
 use rate::rate;
+use services::ServiceRate;
 
 /// Arguments of `millrace top`.
 #[derive(Args, Clone, Debug)]
@@ -42,7 +48,7 @@ pub struct TopArgs {
     /// Show the rates of one interval, and end
     #[arg(long)]
     once: bool,
-    /// Write each interval below the last one, on a terminal as well
+    /// Write each interval below the last one, on a terminal as well, and take no keys
     #[arg(short, long)]
     batch: bool,
     #[command(flatten)]
@@ -74,6 +80,17 @@ impl View {
         }
     }
 
+    /// Returns the keys of the columns.
+    fn columns(self) -> Vec<&'static str> {
+        let columns = match self {
+            Self::Services => ServiceRate::COLUMNS,
+            Self::Backends => BackendRate::COLUMNS,
+            Self::Drops => DropRate::COLUMNS,
+            Self::Programs => ProgramRate::COLUMNS,
+        };
+        columns.iter().map(Column::key).collect()
+    }
+
     /// The column that the rows are sorted by.
     const fn main(self) -> &'static str {
         match self {
@@ -102,6 +119,9 @@ struct Interval<'a> {
 
 /// Prints rates, until interrupted or until the reader closes the pipe.
 pub fn run(args: &TopArgs) -> Result<(), CliError> {
+    if screen::is_there() && args.form.is_table() && !args.batch && !args.once {
+        return screen::run(args);
+    }
     let _measured = (args.view == View::Programs).then(programs::measure).transpose()?;
     let clear = if io::stdout().is_terminal() && !args.batch && !args.once { CLEAR } else { "" };
     let mut before = args.read()?;
@@ -110,8 +130,7 @@ pub fn run(args: &TopArgs) -> Result<(), CliError> {
             return Ok(());
         }
         let now = args.read()?;
-        let seconds = now.at.duration_since(before.at).as_secs_f64();
-        let text = args.text(&Interval { before: &before, now: &now, seconds })?;
+        let text = args.text(&Interval::between(&before, &now))?;
         write_out(&format!("{clear}{text}"))?;
         if args.once {
             return Ok(());
@@ -168,7 +187,11 @@ impl TopArgs {
     }
 }
 
-impl Interval<'_> {
+impl<'a> Interval<'a> {
+    fn between(before: &'a Reading, now: &'a Reading) -> Self {
+        Self { before, now, seconds: now.at.duration_since(before.at).as_secs_f64() }
+    }
+
     /// Returns the rate of a count.
     #[expect(clippy::cast_precision_loss, reason = "a rate is shown with three digits")]
     fn per_second(&self, before: u64, now: u64) -> f64 {
