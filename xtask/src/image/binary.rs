@@ -64,6 +64,18 @@ pub fn build(workspace: &Workspace, arch: Arch, profile: Profile) -> Result<Bina
     Ok(binary)
 }
 
+/// Fails if the agent can't be compiled for the C library of the image. What is linked is not made, so the C parts of
+/// dependencies may come from this machine's compiler.
+pub fn check_source(workspace: &Workspace) -> Result<()> {
+    let mut cargo = Toolchain::choose(workspace).cargo(workspace);
+    let target = Arch::Amd64.target();
+    cargo.args(["check", "--quiet", "--locked", "--package", "millrace", "--bin", "millrace"]);
+    cargo.args(["--target", &target, "-Zbuild-std=std,panic_unwind"]);
+    cargo.env("CARGO_TARGET_DIR", workspace.target().join("static"));
+    cargo.env(format!("CC_{}", target.replace('-', "_")), "gcc");
+    command::run(&mut cargo)
+}
+
 /// Returns the compiler and the C library that are in the program, for its SBOM.
 pub fn compilers(workspace: &Workspace) -> Result<Vec<(&'static str, String)>> {
     let rustc = command::output(Toolchain::choose(workspace).rustc(workspace).arg("-vV"))?;

@@ -22,7 +22,7 @@ use clap::ValueEnum;
 
 use self::archive::{Artifact, pack_all};
 pub use self::archive::{Config, Image, pack};
-pub use self::binary::Profile;
+pub use self::binary::{Profile, check_source};
 pub use self::layer::{File, Layer};
 use self::packages::Nft;
 pub use self::platform::{Arch, Variant};

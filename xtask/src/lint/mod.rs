@@ -8,18 +8,20 @@ use anyhow::Result;
 
 use crate::build::{self, Warnings};
 use crate::command;
+use crate::image;
 use crate::setup::{self, Need};
 use crate::test::Tally;
 use crate::workspace::Workspace;
 
 type Check = fn(&Workspace) -> Result<()>;
 
-const CHECKS: [(&str, Check); 8] = [
+const CHECKS: [(&str, Check); 9] = [
     ("imports", imports::check),
     ("rustfmt", rustfmt),
     ("warnings of the BPF build", bpf_warnings),
     ("clippy", clippy),
     ("clippy on the BPF programs", clippy_bpf),
+    ("the image's C library", image::check_source),
     ("rustdoc", rustdoc),
     ("cargo-deny", cargo_deny),
     ("typos", typos),
