@@ -9,6 +9,7 @@ pub mod check;
 pub mod cli;
 pub mod config;
 pub mod dataplane;
+pub mod echo;
 pub mod events;
 pub mod explain;
 pub mod faces;

@@ -11,6 +11,7 @@ mod check;
 mod cleanup;
 mod complete;
 mod counters;
+mod echo;
 mod error;
 mod exit;
 mod explain;
@@ -40,6 +41,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::agent;
 use crate::config::{AgentArgs, Settings, Task};
+#[cfg(test)]
+pub(crate) use argument::parsed;
 pub(crate) use error::{CliError, one_line};
 pub(crate) use output::{
     API_VERSION, Format, Table, columns_table, duration, lines, note, parse_format, terminal_width, write_out,
@@ -101,6 +104,12 @@ enum Command {
     Completion(complete::CompletionArgs),
     /// Write a manual page for each command
     Man(man::ManArgs),
+    /// Answer requests by TCP and UDP with a name, for `kubectl millrace test`
+    #[command(hide = true)]
+    Echo(echo::EchoArgs),
+    /// Send requests to echo servers, for `kubectl millrace test`
+    #[command(hide = true)]
+    Probe(echo::ProbeArgs),
 }
 
 /// Returns the whole command line, for the reference page.
@@ -189,6 +198,8 @@ fn execute(command: Command) -> Result<(), CliError> {
         Command::Version(args) => version::run(&args),
         Command::Completion(args) => complete::run(&args),
         Command::Man(args) => man::run(&args, Cli::command()),
+        Command::Echo(args) => runtime()?.block_on(echo::serve(&args)),
+        Command::Probe(args) => runtime()?.block_on(echo::probe(&args)),
     }
 }
 

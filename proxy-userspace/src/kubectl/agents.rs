@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use super::error::KubectlError;
 
 /// The container of the agent in its pod.
-const CONTAINER: &str = "agent";
+pub const CONTAINER: &str = "agent";
 /// The nodes that are asked at once. Each is a connection to the API server.
 const AT_ONCE: usize = 32;
 
@@ -24,8 +24,21 @@ const AT_ONCE: usize = 32;
 pub struct Agent {
     /// The name of its node.
     pub node: String,
-    namespace: String,
-    pod: String,
+    /// The namespace of its pod.
+    pub namespace: String,
+    /// The name of its pod.
+    pub pod: String,
+}
+
+/// A container with this program.
+#[derive(Clone, Copy, Debug)]
+pub struct Container<'a> {
+    /// The namespace of its pod.
+    pub namespace: &'a str,
+    /// Its pod.
+    pub pod: &'a str,
+    /// Its name in the pod.
+    pub name: &'a str,
 }
 
 /// The answer of a node.
@@ -110,12 +123,18 @@ pub async fn log(client: &Client, agent: &Agent) -> String {
 }
 
 async fn run(client: &Client, agent: &Agent, words: &[String]) -> Answer {
-    let pods = Api::<Pod>::namespaced(client.clone(), &agent.namespace);
+    let container = Container { namespace: &agent.namespace, pod: &agent.pod, name: CONTAINER };
+    exec(client, &agent.node, &container, words).await
+}
+
+/// Runs `millrace WORDS` in a container. The answer has this name.
+pub async fn exec(client: &Client, name: &str, container: &Container<'_>, words: &[String]) -> Answer {
+    let pods = Api::<Pod>::namespaced(client.clone(), container.namespace);
     let command: Vec<&str> = ["millrace"].into_iter().chain(words.iter().map(String::as_str)).collect();
-    let params = AttachParams::default().container(CONTAINER);
-    match pods.exec(&agent.pod, command, &params).await {
-        Ok(process) => finish(&agent.node, process).await,
-        Err(error) => Answer::failed(&agent.node, error.to_string()),
+    let params = AttachParams::default().container(container.name);
+    match pods.exec(container.pod, command, &params).await {
+        Ok(process) => finish(name, process).await,
+        Err(error) => Answer::failed(name, error.to_string()),
     }
 }
 

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use super::connectivity::TestArgs;
 use super::error::KubectlError;
 use crate::cli::{self, Format, duration, one_line, parse_format};
 
 /// The commands that change a node, or are for one's own machine.
-const OF_ONE_NODE: [&str; 4] = ["agent", "cleanup", "completion", "man"];
+const OF_ONE_NODE: [&str; 6] = ["agent", "cleanup", "completion", "echo", "man", "probe"];
 
 /// Millrace on all nodes of a cluster: any command of `millrace` that shows something, and those below.
 ///
@@ -28,19 +29,19 @@ pub struct Cli {
 #[derive(Args, Clone, Debug)]
 pub struct Target {
     /// Nodes, separated by commas [default: all with an agent]
-    #[arg(long, value_name = "NODE,...", value_delimiter = ',')]
+    #[arg(global = true, long, value_name = "NODE,...", value_delimiter = ',')]
     pub on: Vec<String>,
     /// Kubeconfig file [default: KUBECONFIG, else ~/.kube/config]
-    #[arg(long, value_name = "FILE")]
+    #[arg(global = true, long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     /// Context of the kubeconfig file [default: the current one]
-    #[arg(long)]
+    #[arg(global = true, long)]
     pub context: Option<String>,
     /// Label of the agents' pods
-    #[arg(long, value_name = "LABEL", default_value = "app.kubernetes.io/name=millrace")]
+    #[arg(global = true, long, value_name = "LABEL", default_value = "app.kubernetes.io/name=millrace")]
     pub selector: String,
     /// Longest time for a node's answer
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
+    #[arg(global = true, long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
     pub timeout: Duration,
 }
 
@@ -51,6 +52,8 @@ pub enum Command {
     Diff(DiffArgs),
     /// Write the output of all commands on all nodes, and the agents' logs, into an archive
     Bugtool(BugtoolArgs),
+    /// Let pods ask Services of every kind, and say what did not arrive; status 4 if something did not
+    Test(TestArgs),
     /// Any other command, for the nodes
     #[command(external_subcommand)]
     Other(Vec<String>),
@@ -207,6 +210,15 @@ mod tests {
             let (call, _) = parse(line).unwrap();
             assert_eq!((call.words.join(" ").as_str(), call.format), (sent, format), "{line}");
         }
+    }
+
+    #[test]
+    fn our_flags_stand_behind_our_own_commands_too() {
+        let line = "kubectl-millrace --context c diff --on node-a,node-b --timeout 5s";
+        let cli = Cli::try_parse_from(line.split(' ')).unwrap();
+        assert!(matches!(cli.command, Command::Diff(_)));
+        assert_eq!((cli.target.on.len(), cli.target.timeout), (2, Duration::from_secs(5)));
+        assert_eq!(cli.target.context.as_deref(), Some("c"));
     }
 
     #[test]

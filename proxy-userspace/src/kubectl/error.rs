@@ -1,6 +1,7 @@
 //! The failures of `kubectl millrace`.
 
 use std::io;
+use std::time::Duration;
 
 use crate::cli::{CliError, ExitStatus};
 
@@ -30,6 +31,17 @@ pub enum KubectlError {
         /// The failure.
         error: serde_json::Error,
     },
+    #[error("no node is left to test on")]
+    NoNodes,
+    #[error("after {longest:?} still: {what}")]
+    NotInTime {
+        /// What was not as it should be.
+        what: String,
+        /// The time.
+        longest: Duration,
+    },
+    #[error("interrupted")]
+    Interrupted,
     #[error("{0}")]
     Usage(String),
     /// The help of a command, which is no failure.
@@ -47,9 +59,11 @@ impl KubectlError {
         match self {
             Self::Kubeconfig(_) | Self::Usage(_) => ExitStatus::Usage,
             Self::NoSuchNode { .. } => ExitStatus::NotFound,
-            Self::NoAgents { .. } => ExitStatus::NoDataplane,
+            Self::NoAgents { .. } | Self::NoNodes => ExitStatus::NoDataplane,
             Self::Api(error) if is_of_rights(error) => ExitStatus::NotPermitted,
-            Self::Api(_) | Self::Answer { .. } | Self::Io(_) => ExitStatus::Failed,
+            Self::Api(_) | Self::Answer { .. } | Self::NotInTime { .. } | Self::Interrupted | Self::Io(_) => {
+                ExitStatus::Failed
+            }
             Self::Cli(error) => error.status(),
             Self::Help(_) => ExitStatus::Done,
         }

@@ -7,6 +7,7 @@
 mod agents;
 mod arguments;
 mod bugtool;
+mod connectivity;
 mod diff;
 mod error;
 mod merge;
@@ -71,6 +72,10 @@ async fn execute(cli: Cli) -> Result<ExitStatus, KubectlError> {
         Command::Bugtool(args) => {
             let (client, agents) = connect(&target).await?;
             bugtool::run(&client, &agents, target.timeout, args.output_file.as_deref()).await
+        }
+        Command::Test(args) => {
+            let (client, agents) = connect(&target).await?;
+            connectivity::run(&client, &agents, &target, &args).await
         }
         Command::Other(words) => {
             let call = Call::parse(words, &mut target)?;

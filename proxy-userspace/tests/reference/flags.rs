@@ -24,7 +24,7 @@ const ENVIRONMENT: &str = "\n## Environment\n\n";
 /// Returns the page.
 pub fn page() -> String {
     let mut text = INTRODUCTION.to_owned();
-    for command in cli::command().get_subcommands() {
+    for command in cli::command().get_subcommands().filter(|command| !command.is_hide_set()) {
         let name = command.get_name();
         let about = command.get_about().unwrap();
         write!(text, "\n## millrace {name}\n\n{about}.\n").unwrap();

@@ -26,6 +26,7 @@ mod status;
 mod wait;
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -33,6 +34,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
+use crate::agent::binary;
 use crate::net::Namespace;
 use crate::topology::Wire;
 pub use init::run as run_machine;
@@ -191,6 +193,19 @@ impl Cluster {
         shell
     }
 
+    /// Returns a command that runs `kubectl millrace` on the machine outside, which the nodes see as a client.
+    pub fn plugin(&self, words: &[&str]) -> Result<Command> {
+        let link = self.directory.join(PLUGIN);
+        if link.is_symlink() {
+            fs::remove_file(&link)?;
+        }
+        symlink(binary()?, &link).with_context(|| format!("can't make {}", link.display()))?;
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.plan().namespace(plan::OUTSIDE)]).arg(link).args(words);
+        command.env("KUBECONFIG", self.directory.join(OUTSIDE_KUBECONFIG));
+        Ok(command)
+    }
+
     /// Installs Millrace, or upgrades it, with the values of this cluster.
     pub fn install_millrace(&self, assets: &Assets) -> Result<()> {
         install::millrace(self, assets)
@@ -250,6 +265,8 @@ const KUBECONFIG: &str = "kubeconfig";
 const OUTSIDE_KUBECONFIG: &str = "outside.kubeconfig";
 /// The script that runs kubectl with it.
 const KUBECTL: &str = "kubectl";
+/// The agent's program under the name of a plugin of kubectl.
+const PLUGIN: &str = "kubectl-millrace";
 
 fn machines_in(directory: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();

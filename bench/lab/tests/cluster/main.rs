@@ -10,6 +10,7 @@
 #![allow(clippy::needless_pass_by_value, reason = "`json!` makes values")]
 
 mod clients;
+mod connectivity;
 mod document;
 mod fixture;
 mod install;

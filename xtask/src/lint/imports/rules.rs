@@ -74,11 +74,22 @@ const AGENT: Layout = Layout {
                 "faces",
             ],
         },
+        Uses { name: "echo", may_use: &[] },
         Uses {
             name: "cli",
-            may_use: &["source", "node", "dataplane", "config", "check", "explain", "health", "agent"],
+            may_use: &[
+                "source",
+                "node",
+                "dataplane",
+                "config",
+                "check",
+                "explain",
+                "echo",
+                "health",
+                "agent",
+            ],
         },
-        Uses { name: "kubectl", may_use: &["cli"] },
+        Uses { name: "kubectl", may_use: &["config", "check", "echo", "cli"] },
     ]),
 };
 

@@ -1,0 +1,267 @@
+//! The test's objects in the cluster: made, waited for, asked, and removed.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::{Namespace, Node as NodeObject, Pod, Service};
+use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::{Api, Client, ResourceExt};
+use serde_json::Value;
+use tokio::time::sleep;
+
+use super::objects::{self, CONTAINER, Kind, OWNER, Role};
+use super::plan::{Frontends, Node};
+use crate::echo::{Probe, Protocol, Reply};
+use crate::kubectl::agents::{self, Agent, Container};
+use crate::kubectl::error::KubectlError;
+
+const PAUSE: Duration = Duration::from_millis(250);
+/// The probes of one call. They stand in the address that the API server is asked for.
+const AT_ONCE: usize = 64;
+
+/// A namespace of the test.
+pub struct Place<'a> {
+    pub client: &'a Client,
+    pub namespace: &'a str,
+    /// The longest time for pods, Services and the namespace to become what they are to be.
+    pub longest: Duration,
+}
+
+impl Place<'_> {
+    fn namespaces(&self) -> Api<Namespace> {
+        Api::all(self.client.clone())
+    }
+
+    fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), self.namespace)
+    }
+
+    /// Makes the namespace. One that a former test left is removed before; one of somebody else is an error.
+    pub async fn make_namespace(&self) -> Result<(), KubectlError> {
+        if let Some(found) = self.namespaces().get_opt(self.namespace).await? {
+            if found.labels().get(OWNER.0).map(String::as_str) != Some(OWNER.1) {
+                return Err(KubectlError::Usage(format!(
+                    "--namespace: {} exists, and is not of `kubectl millrace test`; name another",
+                    self.namespace
+                )));
+            }
+            self.remove().await?;
+            let gone = async || Ok(self.namespaces().get_opt(self.namespace).await?.is_none());
+            self.wait("the former namespace is there", gone).await?;
+        }
+        self.namespaces().create(&PostParams::default(), &objects::namespace(self.namespace)?).await?;
+        Ok(())
+    }
+
+    /// Removes the namespace with all in it, and does not wait.
+    pub async fn remove(&self) -> Result<(), KubectlError> {
+        match self.namespaces().delete(self.namespace, &DeleteParams::default()).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+            result => Ok(result.map(drop)?),
+        }
+    }
+
+    /// Makes all pods and Services. Returns where the Services are reached.
+    pub async fn make(
+        &self,
+        nodes: &[String],
+        image: &str,
+    ) -> Result<BTreeMap<Kind, Frontends>, KubectlError> {
+        for (index, node) in nodes.iter().enumerate() {
+            for role in Role::ALL {
+                let pod = objects::pod(role, node, index == 0, image)?;
+                self.pods().create(&PostParams::default(), &pod).await?;
+            }
+        }
+        let services = Api::<Service>::namespaced(self.client.clone(), self.namespace);
+        let mut frontends = BTreeMap::new();
+        for kind in Kind::ALL {
+            let made = services.create(&PostParams::default(), &objects::service(kind)?).await?;
+            frontends.insert(kind, found(&made));
+        }
+        Ok(frontends)
+    }
+
+    /// Waits until all pods are ready.
+    pub async fn wait_for_pods(&self) -> Result<(), KubectlError> {
+        let end = Instant::now() + self.longest;
+        loop {
+            let pods = self.pods().list(&ListParams::default()).await?;
+            let Some(waiting) = pods.items.iter().find_map(not_ready) else { return Ok(()) };
+            if Instant::now() > end {
+                return Err(KubectlError::NotInTime { what: waiting, longest: self.longest });
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    /// Waits until all agents serve all Services with their endpoints.
+    pub async fn wait_for_agents(&self, agents: &[Agent], names: &[String]) -> Result<(), KubectlError> {
+        let words = ["services", "-n", self.namespace, "-o", "json"].map(str::to_owned);
+        let end = Instant::now() + self.longest;
+        loop {
+            let answers = agents::ask(self.client, agents, &words, self.longest).await;
+            let lacking = answers.iter().find_map(|answer| {
+                let document = serde_json::from_str(&answer.output).unwrap_or_default();
+                Some(format!("{}: {}", answer.node, lacking(&document, names)?))
+            });
+            let Some(lacking) = lacking else { return Ok(()) };
+            if Instant::now() > end {
+                return Err(KubectlError::NotInTime { what: lacking, longest: self.longest });
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    async fn wait(
+        &self,
+        what: &str,
+        is_done: impl AsyncFn() -> Result<bool, KubectlError>,
+    ) -> Result<(), KubectlError> {
+        let end = Instant::now() + self.longest;
+        while !is_done().await? {
+            if Instant::now() > end {
+                return Err(KubectlError::NotInTime { what: what.to_owned(), longest: self.longest });
+            }
+            sleep(PAUSE).await;
+        }
+        Ok(())
+    }
+
+    /// Sends the probes from a pod. A pod that can't be asked has no replies, and the reason.
+    pub async fn ask(&self, pod: &str, probes: &[Probe]) -> (Vec<Vec<Reply>>, Option<String>) {
+        let container = Container { namespace: self.namespace, pod, name: CONTAINER };
+        let mut replies = Vec::with_capacity(probes.len());
+        for some in probes.chunks(AT_ONCE) {
+            let words: Vec<String> =
+                ["probe".to_owned()].into_iter().chain(some.iter().map(ToString::to_string)).collect();
+            let answer = agents::exec(self.client, pod, &container, &words).await;
+            match serde_json::from_str::<Vec<Vec<Reply>>>(&answer.output) {
+                Ok(found) => replies.extend(found),
+                Err(_) => return (replies, Some(answer.complaints().collect::<Vec<_>>().join("; "))),
+            }
+        }
+        (replies, None)
+    }
+}
+
+/// Returns the nodes with their internal addresses.
+pub async fn nodes(client: &Client, names: &[String]) -> Result<Vec<Node>, KubectlError> {
+    let api = Api::<NodeObject>::all(client.clone());
+    let mut nodes = Vec::with_capacity(names.len());
+    for name in names {
+        let node = api.get(name).await?;
+        let addresses = node.status.and_then(|status| status.addresses).unwrap_or_default();
+        let internal = addresses.iter().filter(|address| address.type_ == "InternalIP");
+        let addresses: Vec<IpAddr> = internal.filter_map(|address| address.address.parse().ok()).collect();
+        nodes.push(Node { name: name.clone(), addresses });
+    }
+    Ok(nodes)
+}
+
+/// Returns the image of an agent.
+pub async fn image(client: &Client, agent: &Agent) -> Result<String, KubectlError> {
+    let pod = Api::<Pod>::namespaced(client.clone(), &agent.namespace).get(&agent.pod).await?;
+    let containers = pod.spec.map(|spec| spec.containers).unwrap_or_default();
+    let image = containers.into_iter().find(|one| one.name == agents::CONTAINER).and_then(|one| one.image);
+    image.ok_or_else(|| KubectlError::Usage(format!("{} has no image; name one by --image", agent.pod)))
+}
+
+fn found(service: &Service) -> Frontends {
+    let spec = service.spec.clone().unwrap_or_default();
+    let ports = spec.ports.unwrap_or_default();
+    let node_ports = ports.iter().filter_map(|port| {
+        let protocol = Protocol::ALL.into_iter().find(|one| port.name.as_deref() == Some(one.name()))?;
+        Some((protocol, u16::try_from(port.node_port?).ok()?))
+    });
+    let cluster_ips = spec.cluster_ips.unwrap_or_default();
+    Frontends {
+        cluster_ips: cluster_ips.iter().filter_map(|address| address.parse().ok()).collect(),
+        node_ports: node_ports.collect(),
+    }
+}
+
+/// Returns why a pod is not ready.
+fn not_ready(pod: &Pod) -> Option<String> {
+    let status = pod.status.clone().unwrap_or_default();
+    let is_ready =
+        |one: &k8s_openapi::api::core::v1::PodCondition| one.type_ == "Ready" && one.status == "True";
+    if status.conditions.iter().flatten().any(is_ready) {
+        return None;
+    }
+    let waiting = status.container_statuses.into_iter().flatten().find_map(|one| one.state?.waiting);
+    let reason = waiting.map_or_else(
+        || status.phase.unwrap_or_else(|| "Pending".to_owned()),
+        |waiting| [waiting.reason, waiting.message].into_iter().flatten().collect::<Vec<_>>().join(": "),
+    );
+    Some(format!("the pod {} is not ready: {reason}", pod.name_any()))
+}
+
+/// Returns a Service that an agent lacks, or whose endpoints it does.
+fn lacking(document: &Value, nodes: &[String]) -> Option<String> {
+    let items = document.get("items").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    for kind in Kind::ALL {
+        let wanted = kind.servers(nodes).len();
+        for protocol in Protocol::ALL {
+            let field = |item: &Value, field: &str| item.get(field).cloned().unwrap_or_default();
+            let item = items
+                .iter()
+                .find(|item| field(item, "name") == kind.name() && field(item, "port") == protocol.name());
+            let Some(item) = item else {
+                return Some(format!("the agent lacks the Service {}:{}", kind.name(), protocol.name()));
+            };
+            let ready = field(item, "ready").as_u64().and_then(|count| usize::try_from(count).ok());
+            // With internalTrafficPolicy Local each node has its own alone.
+            if kind != Kind::Internal && ready.is_some_and(|count| count != wanted) {
+                return Some(format!(
+                    "the agent has {} of {wanted} endpoints of the Service {}:{}",
+                    ready.unwrap_or_default(),
+                    kind.name(),
+                    protocol.name()
+                ));
+            }
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_pod_that_waits_says_why() {
+        let pod = |status: Value| -> Pod {
+            serde_json::from_value(json!({"metadata": {"name": "echo-a-x"}, "status": status})).unwrap()
+        };
+        let waiting = json!({"phase": "Pending", "containerStatuses": [{"name": "echo", "image": "", "imageID": "",
+            "ready": false, "restartCount": 0,
+            "state": {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}}]});
+        assert_eq!(
+            not_ready(&pod(waiting)).unwrap(),
+            "the pod echo-a-x is not ready: ErrImagePull: no such image"
+        );
+        assert_eq!(not_ready(&pod(json!({}))).unwrap(), "the pod echo-a-x is not ready: Pending");
+        assert_eq!(not_ready(&pod(json!({"conditions": [{"type": "Ready", "status": "True"}]}))), None);
+    }
+
+    #[test]
+    fn an_agent_must_have_all_services_with_their_endpoints() {
+        let nodes = ["node-a".to_owned()];
+        let item = |kind: Kind, protocol: Protocol, ready: usize| json!({"name": kind.name(), "port": protocol.name(), "ready": ready});
+        let mut items: Vec<Value> = Kind::ALL
+            .into_iter()
+            .flat_map(|kind| Protocol::ALL.map(|protocol| item(kind, protocol, kind.servers(&nodes).len())))
+            .collect();
+        assert_eq!(lacking(&json!({"items": items}), &nodes), None);
+        items[0] = item(Kind::Plain, Protocol::Tcp, 1);
+        assert_eq!(
+            lacking(&json!({"items": items}), &nodes).unwrap(),
+            "the agent has 1 of 2 endpoints of the Service plain:tcp"
+        );
+        assert_eq!(lacking(&Value::Null, &nodes).unwrap(), "the agent lacks the Service plain:tcp");
+    }
+}
