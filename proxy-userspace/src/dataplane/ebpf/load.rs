@@ -1,14 +1,13 @@
 //! The programs: loaded, or taken over from an earlier agent.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use aya::maps::MapInfo;
-use aya::programs::{Program as LoadedBy, ProgramError, ProgramInfo};
+use aya::programs::{Program as LoadedBy, ProgramError};
 use aya::util::KernelVersion;
 use aya::{Ebpf, EbpfLoader};
 use proxy_common::config::global;
@@ -24,7 +23,8 @@ use super::inventory::{check_maps, indexed_as, kept_sizes, maps, renew_counters,
 use super::layout::Layout;
 use super::object::OBJECT;
 use super::parts;
-use super::settings::{Dispatch, OwnSource, Settings, Sizes, SocketLb, XdpMode};
+use super::pins;
+use super::settings::{Dispatch, OwnSource, Settings, SocketLb, XdpMode};
 use super::shape;
 use super::sys;
 use crate::dataplane::Encapsulation;
@@ -137,10 +137,10 @@ impl Programs {
             let kept = kept.join(", ");
             warn!("pinned maps keep their size until `millrace cleanup`, which ends connections: {kept}");
         }
-        if is_usable(&directory, &layout.maps()) {
+        if pins::are_usable(&directory, &layout.maps(), &USUAL) {
             debug!(directory = %directory.display(), "programs are unchanged");
         } else {
-            remove_tree(&directory, &mut Vec::new())?;
+            pins::set_aside(&directory, layout)?;
             load(settings, &constants, layout, &directory, &USUAL)?;
         }
         let mut former = entries(&layout.programs())?;
@@ -301,29 +301,6 @@ fn since(version: KernelVersion) -> u32 {
     u32::from(KernelVersion::current().is_ok_and(|current| current >= version))
 }
 
-/// Whether the usual programs, their parts and those of sockets are pinned in a directory and use the pinned
-/// maps. Programs are pinned after their parts, when those are complete.
-fn is_usable(directory: &Path, maps: &Path) -> bool {
-    let names = self::maps(&Sizes::default()).map(|(name, _)| name);
-    let pinned = names.map(|name| MapInfo::from_pin(maps.join(name)).map(|info| info.id()).ok());
-    if pinned.contains(&None) {
-        return false;
-    }
-    let pinned: BTreeSet<u32> = pinned.into_iter().flatten().collect();
-    let is_foreign = |id: u32| {
-        let info = MapInfo::from_id(id);
-        info.is_ok_and(|info| info.name_as_str().is_some_and(|name| names.contains(&name)))
-            && !pinned.contains(&id)
-    };
-    let sockets = SocketHook::ALL.map(|hook| hook.name);
-    let parts = USUAL.into_iter().flat_map(parts_of).map(|part| part.name);
-    USUAL.into_iter().chain(sockets).chain(parts).all(|name| {
-        let maps =
-            ProgramInfo::from_pin(directory.join(name)).ok().and_then(|info| info.map_ids().ok().flatten());
-        maps.is_some_and(|maps| !maps.into_iter().any(is_foreign))
-    })
-}
-
 fn load(
     settings: &Settings,
     constants: &Constants,
@@ -353,7 +330,7 @@ fn load(
         .map_err(|error| OpenError::File { path: directory.to_owned(), error })?;
     // An agent killed between two pins left them. No link runs such a program.
     for name in names.iter().copied().chain(parts.iter().flat_map(|part| [part.name, part.array])) {
-        unpin(&directory.join(name))?;
+        pins::remove(&directory.join(name))?;
     }
     let mut object = loader.load(OBJECT).map_err(OpenError::Object)?;
     check_maps(&object)?;
@@ -363,7 +340,8 @@ fn load(
         parts_first.chain(names.iter().copied()).chain(sockets.iter().map(|hook| hook.name)).collect();
     load_programs(&mut object, &wanted)?;
     parts.into_iter().try_for_each(|part| parts::fill(&mut object, part))?;
-    wanted.into_iter().try_for_each(|name| pin_program(&object, name, directory))?;
+    pins::add_sections(&object, directory)?;
+    wanted.into_iter().try_for_each(|name| pins::add_program(&object, name, directory))?;
     let seconds = format!("{:.1}", started.elapsed().as_secs_f64());
     info!(programs = names.join(", "), seconds, "programs loaded");
     Ok(())
@@ -405,19 +383,4 @@ fn load_program(program: &mut LoadedBy, name: &'static str) -> Result<(), OpenEr
         _ => Err(ProgramError::UnexpectedProgramType),
     };
     loaded.map_err(|error| OpenError::load(name, error))
-}
-
-fn pin_program(object: &Ebpf, name: &'static str, directory: &Path) -> Result<(), OpenError> {
-    let path = directory.join(name);
-    let pinned = sys::obj_pin(parts::fd_of(object, name)?.as_fd(), &path);
-    pinned.map_err(|error| OpenError::File { path, error })
-}
-
-fn unpin(path: &Path) -> Result<(), OpenError> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(OpenError::File { path: path.to_owned(), error })
-        }
-        _ => Ok(()),
-    }
 }

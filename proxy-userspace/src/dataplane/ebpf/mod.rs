@@ -36,6 +36,7 @@ mod node_programs;
 mod object;
 mod other_dataplanes;
 mod parts;
+mod pins;
 pub mod plan;
 mod raw_map;
 pub mod read;

@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use aya::maps::{MapData, MapInfo};
-use aya::programs::ProgramInfo;
+use aya::maps::MapData;
 use object::{Object, ObjectSection, ObjectSymbol};
 use proxy_common::config::{TAKES_FOU, TAKES_IPIP, global};
 use proxy_common::timeouts::Limits;
@@ -15,11 +14,14 @@ use super::error::OpenError;
 use super::layout::Layout;
 use super::link::LinkKey;
 use super::object::OBJECT;
+use super::pins::is_program;
 use super::raw_map::RawMap;
 use super::sys;
 
 /// The map with the load-time constants.
 const CONSTANTS: &str = ".rodata";
+/// Its pin, beside the programs. To open a map by its id takes CAP_SYS_ADMIN, which agents in pods lack.
+const CONSTANTS_PIN: &str = "RODATA";
 
 /// The load-time constants of the node's programs: words by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -83,21 +85,23 @@ impl NodeConstants {
 pub fn directory(layout: &Layout) -> Result<Option<PathBuf>, OpenError> {
     let mut directories = entries(&layout.programs())?;
     let attached = attached_programs(layout)?;
-    let serves = |directory: &PathBuf| {
-        let pins = entries(directory).unwrap_or_default();
-        let mut ids =
-            pins.iter().filter_map(|pin| sys::obj_get(pin).and_then(|fd| sys::program_id(fd.as_fd())).ok());
-        ids.any(|id| attached.contains(&id))
-    };
-    let serving = directories.iter().position(serves);
+    let serving = directories.iter().position(|directory| has_one_of(directory, &attached));
     Ok(match serving {
         Some(index) => Some(directories.swap_remove(index)),
         None => directories.pop(),
     })
 }
 
+/// Whether one of these programs is pinned in a directory.
+pub fn has_one_of(directory: &Path, programs: &BTreeSet<u32>) -> bool {
+    let pins = entries(directory).unwrap_or_default();
+    let ids = pins.iter().filter(|pin| is_program(pin));
+    let mut ids = ids.filter_map(|pin| sys::obj_get(pin).and_then(|fd| sys::program_id(fd.as_fd())).ok());
+    ids.any(|id| programs.contains(&id))
+}
+
 /// Returns the kernel's ids of the programs of the pinned links.
-fn attached_programs(layout: &Layout) -> Result<BTreeSet<u32>, OpenError> {
+pub fn attached_programs(layout: &Layout) -> Result<BTreeSet<u32>, OpenError> {
     let links = entries(&layout.links())?;
     let names = |path: &&PathBuf| {
         path.file_name().and_then(|name| name.to_str()).is_some_and(|name| LinkKey::parse(name).is_some())
@@ -111,23 +115,8 @@ fn attached_programs(layout: &Layout) -> Result<BTreeSet<u32>, OpenError> {
 
 /// Reads the load-time constants of the programs in a directory. Their object must be this build's.
 pub fn constants_in(directory: &Path) -> Result<NodeConstants, OpenError> {
-    let pins = entries(directory)?;
-    // The arrays of parts are there, too.
-    let found = pins.iter().find_map(|pin| constants(pin).ok());
-    found.ok_or_else(|| OpenError::NoConstants { path: directory.to_owned() })
-}
-
-/// Reads the load-time constants of a pinned program. Its object must be this build's.
-pub fn constants(program: &Path) -> Result<NodeConstants, OpenError> {
-    let missing = || OpenError::NoConstants { path: program.to_owned() };
-    let failed = |error| OpenError::Map { map: CONSTANTS.to_owned(), error };
-    let info = ProgramInfo::from_pin(program).map_err(|_| missing())?;
-    let ids = info.map_ids().ok().flatten().unwrap_or_default();
-    let is_wanted = |id: &u32| {
-        MapInfo::from_id(*id).is_ok_and(|info| info.name_as_str().is_some_and(|name| name == CONSTANTS))
-    };
-    let id = ids.into_iter().find(is_wanted).ok_or_else(missing)?;
-    let map = MapData::from_id(id).map_err(failed)?;
+    let missing = || OpenError::NoConstants { path: directory.to_owned() };
+    let map = MapData::from_pin(directory.join(CONSTANTS_PIN)).map_err(|_| missing())?;
     let values = RawMap::of(CONSTANTS, &map)?.get(&0_u32.to_ne_bytes())?.ok_or_else(missing)?;
     places()
         .map(|(name, start, size)| {

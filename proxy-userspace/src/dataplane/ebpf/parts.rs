@@ -48,12 +48,16 @@ pub(super) fn check(directory: &Path, program: &str) -> Result<(), String> {
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
     use std::fs;
+    use std::path::PathBuf;
 
     use aya::maps::{Map, MapData};
     use nix::sched::{CloneFlags, unshare};
+    use proxy_common::config::global;
 
     use super::*;
     use crate::dataplane::ebpf::EbpfDataplane;
+    use crate::dataplane::ebpf::load::Program;
+    use crate::dataplane::ebpf::node_programs::constants_in;
     use crate::dataplane::ebpf::scratch::Scratch;
     use crate::dataplane::{Dataplane, Mark};
     use crate::node::{AttachTarget, Hook, Topology};
@@ -92,6 +96,65 @@ mod tests {
             assert!(restarted.set_topology(&loopback()).is_complete());
             assert!(!former.exists() && restarted.programs.directory != former);
             assert_eq!(check(&restarted.programs.directory, "tc_ingress"), Ok(()));
+        });
+    }
+
+    #[test]
+    fn programs_that_run_but_cannot_be_taken_over_keep_their_parts_until_others_run() {
+        in_namespace(|| {
+            let scratch = Scratch::new("parts-unusable");
+            let mut dataplane = scratch.open();
+            assert!(dataplane.set_topology(&loopback()).is_complete());
+            let directory = dataplane.programs.directory.clone();
+            drop(dataplane);
+            fs::remove_file(directory.join("tc_egress")).unwrap();
+
+            let mut restarted = scratch.open();
+            assert_eq!(restarted.programs.directory, directory);
+            let former = PathBuf::from(format!("{}-1", directory.display()));
+            assert_eq!(check(&former, "tc_ingress"), Ok(()));
+            assert!(restarted.set_topology(&loopback()).is_complete());
+            assert!(!former.exists());
+            assert_eq!(check(&directory, "tc_ingress"), Ok(()));
+        });
+    }
+
+    /// Takes CAP_SYS_ADMIN from this thread, as the agents' pods do.
+    fn without_sys_admin() {
+        #[repr(C)]
+        struct Header {
+            version: u32,
+            pid: i32,
+        }
+        const VERSION_3: u32 = 0x2008_0522;
+        const SYS_ADMIN: u32 = 1 << 21;
+        let mut header = Header { version: VERSION_3, pid: 0 };
+        // Effective, permitted and inheritable ones, twice 32 bits.
+        let mut sets = [[0_u32; 3]; 2];
+        // SAFETY: both pointers lead to live memory of the layout of version 3, and 0 is this thread.
+        let got = unsafe { libc::syscall(libc::SYS_capget, &raw mut header, sets.as_mut_ptr()) };
+        assert_eq!(got, 0);
+        for set in &mut sets[0] {
+            *set &= !SYS_ADMIN;
+        }
+        // SAFETY: as above.
+        let set = unsafe { libc::syscall(libc::SYS_capset, &raw mut header, sets.as_ptr()) };
+        assert_eq!(set, 0);
+    }
+
+    #[test]
+    fn an_agent_without_sys_admin_takes_over_the_programs_of_the_one_before() {
+        in_namespace(|| {
+            let scratch = Scratch::new("parts-capability");
+            let ids = |dataplane: &EbpfDataplane| {
+                let of = |program: &Program| program.id;
+                [&dataplane.programs.tc_ingress, &dataplane.programs.tc_pod_in].map(of)
+            };
+            let before = ids(&scratch.open());
+            without_sys_admin();
+            assert_eq!(ids(&scratch.open()), before);
+            let directory = scratch.open().programs.directory.clone();
+            assert_eq!(constants_in(&directory).unwrap().word(global::MARK_VALUE), 0x1000);
         });
     }
 

@@ -14,6 +14,8 @@ const MAP_LOOKUP_ELEM: libc::c_long = 1;
 const MAP_UPDATE_ELEM: libc::c_long = 2;
 const OBJ_PIN: libc::c_long = 6;
 const OBJ_GET: libc::c_long = 7;
+/// The maps that the kernel allows a program, `MAX_USED_MAPS`, and more.
+const MOST_MAPS: usize = 256;
 const OBJ_GET_INFO_BY_FD: libc::c_long = 15;
 const MAP_LOOKUP_BATCH: libc::c_long = 24;
 const LINK_CREATE: libc::c_long = 28;
@@ -198,6 +200,17 @@ pub fn program_tag(program: BorrowedFd<'_>) -> io::Result<[u8; 8]> {
     object_info::<RawProgramInfo>(program).map(|info| info.tag)
 }
 
+/// Returns the kernel's ids of the maps that a program uses.
+pub fn program_maps(program: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
+    let mut ids = vec![0_u32; MOST_MAPS];
+    let count = u32::try_from(ids.len()).unwrap_or(0);
+    let mut info =
+        RawProgramMaps { map_count: count, map_ids: ids.as_mut_ptr() as u64, ..RawProgramMaps::default() };
+    fill_info(program, &mut info)?;
+    ids.truncate(usize::try_from(info.map_count).unwrap_or(0));
+    Ok(ids)
+}
+
 /// The position of a batched look-up in a hash map.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor(u32);
@@ -343,15 +356,38 @@ struct RawProgramInfo {
     tag: [u8; 8],
 }
 
+/// The beginning of `struct bpf_prog_info`, up to the ids of maps.
+#[repr(C)]
+#[derive(Default)]
+struct RawProgramMaps {
+    kind: u32,
+    id: u32,
+    tag: [u8; 8],
+    jited_length: u32,
+    translated_length: u32,
+    jited: u64,
+    translated: u64,
+    load_time: u64,
+    created_by: u32,
+    /// Room for ids; then the number of the program's maps.
+    map_count: u32,
+    map_ids: u64,
+}
+
 fn object_info<T: Default>(object: BorrowedFd<'_>) -> io::Result<T> {
     let mut info = T::default();
+    fill_info(object, &mut info)?;
+    Ok(info)
+}
+
+/// Reads the kernel's information about an object. Pointers in it must lead to memory of the length that it says.
+fn fill_info<T>(object: BorrowedFd<'_>, info: &mut T) -> io::Result<()> {
     let attr = InfoAttr {
         fd: object.as_raw_fd(),
         length: u32::try_from(size_of::<T>()).unwrap_or(0),
-        info: (&raw mut info) as u64,
+        info: std::ptr::from_mut(info) as u64,
     };
-    bpf(OBJ_GET_INFO_BY_FD, &attr)?;
-    Ok(info)
+    bpf(OBJ_GET_INFO_BY_FD, &attr).map(drop)
 }
 
 fn bpf<T>(command: libc::c_long, attr: &T) -> io::Result<libc::c_long> {

@@ -24,7 +24,7 @@ use proxy_common::verdict::{Program, Reason};
 use super::error::OpenError;
 use super::layout::Layout;
 use super::load::load_programs;
-use super::node_programs::{NodeConstants, constants, directory};
+use super::node_programs::{NodeConstants, constants_in, directory};
 use super::object::OBJECT;
 use super::{parts, sys};
 pub use concern::{Concern, Keys};
@@ -100,7 +100,7 @@ impl DryRun {
         let layout = Layout::new(bpffs_path);
         let serving = directory(&layout)?.ok_or(DryRunError::NoPrograms)?;
         let pin = serving.join(program.name());
-        let object = load(&layout, &constants(&pin)?, program)?;
+        let object = load(&layout, &constants_in(&serving)?, program)?;
         let pinned = sys::obj_get(&pin).map_err(|error| OpenError::File { path: pin.clone(), error })?;
         let tag = |fd: std::os::fd::BorrowedFd<'_>| {
             sys::program_tag(fd).map_err(|error| OpenError::File { path: pin.clone(), error })
