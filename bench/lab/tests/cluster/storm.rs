@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use millrace_lab::net::{Namespace, Task};
@@ -66,10 +66,12 @@ async fn ask_until(
     made: Arc<AtomicUsize>,
 ) -> Vec<String> {
     let mut failures = Vec::new();
+    let start = Instant::now();
     while !*ended.borrow() && failures.len() < TOLD {
         let target = targets[made.fetch_add(1, Ordering::Relaxed) % targets.len()];
         if let Err(error) = ask(target).await {
-            failures.push(format!("{target}: {error:#}"));
+            let seconds = start.elapsed().as_secs_f64();
+            failures.push(format!("{target} until {seconds:.1} s: {error:#}"));
         }
         tokio::time::sleep(BREATH).await;
     }
