@@ -138,6 +138,13 @@ impl Call {
             Err(help) => return Err(KubectlError::Help(help.to_string())),
             Ok(_) => {}
         }
+        if words.first().is_some_and(|word| word == "monitor")
+            && !words.iter().any(|word| word.starts_with("--last") || word.starts_with("--count"))
+        {
+            return Err(KubectlError::Usage(
+                "monitor goes on without an end: name --last or --count, or run it in a pod".to_owned(),
+            ));
+        }
         let of_nodes = match format {
             Format::Table if words.first().is_some_and(|word| word == "status") => "json",
             Format::Table => "table",
@@ -150,9 +157,18 @@ impl Call {
         if words.first().is_some_and(|word| word == "top") && !words.iter().any(|word| word == "--once") {
             words.push("--once".to_owned());
         }
-        words.extend(["-o", of_nodes].map(str::to_owned));
+        if has_format(&words) {
+            words.extend(["-o", of_nodes].map(str::to_owned));
+        }
         Ok(Self { words, format, no_headers })
     }
+}
+
+/// Whether the command has a format to choose.
+fn has_format(words: &[String]) -> bool {
+    let command = cli::command();
+    let command = words.first().and_then(|name| command.find_subcommand(name));
+    command.is_some_and(|command| command.get_arguments().any(|one| one.get_short() == Some('o')))
 }
 
 /// Removes a flag with its value: `--flag VALUE`, `--flag=VALUE`, and of a short one `-fVALUE`.
@@ -206,6 +222,8 @@ mod tests {
             ("status -o wide", "status -o wide", Format::Wide),
             ("ways -o name", "ways -o name", Format::Name),
             ("top shop/web", "top shop/web --once -o table", Format::Table),
+            ("monitor --last 5", "monitor --last 5 -o table", Format::Table),
+            ("ready", "ready", Format::Table),
         ] {
             let (call, _) = parse(line).unwrap();
             assert_eq!((call.words.join(" ").as_str(), call.format), (sent, format), "{line}");
@@ -232,6 +250,7 @@ mod tests {
         for (line, said) in [
             ("cleanup", "`cleanup` is for one node"),
             ("flows -w", "-w is for one node"),
+            ("monitor --type drop", "monitor goes on without an end: name --last or --count"),
             ("flows --on", "--on has no value"),
             ("flows -o xml", "--output: \"xml\" is not accepted"),
             ("flowz", "there is no command 'flowz'; did you mean 'flows'?"),

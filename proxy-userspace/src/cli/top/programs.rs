@@ -11,6 +11,8 @@ use crate::cli::error::CliError;
 use crate::cli::output::{Column, Row};
 use crate::dataplane::ebpf::read::{AttachedView, RunTime, measure_run_times, run_times};
 
+const MEASURE: &str = "measure the run time of programs (it takes CAP_SYS_ADMIN, which agents in pods lack: run this as root on the node)";
+
 /// The programs that are attached, by their id.
 pub type Runs = BTreeMap<u32, Run>;
 
@@ -24,8 +26,7 @@ pub struct Run {
 
 /// Makes the kernel measure, until the descriptor is closed.
 pub fn measure() -> Result<OwnedFd, CliError> {
-    measure_run_times()
-        .map_err(|error| CliError::Kernel { action: "measure the run time of programs", error })
+    measure_run_times().map_err(|error| CliError::Kernel { action: MEASURE, error })
 }
 
 /// Reads the runs of the attached programs. A program that is being detached may be gone already.
