@@ -8,7 +8,8 @@ use super::select::SelectArgs;
 use crate::dataplane::ipvs::OpenError;
 
 pub use crate::dataplane::ipvs::{
-    BackendView, FlowView, ServiceView, StatusView, backends, services, status,
+    BackendView, Entry, FlowView, IpvsAnswer, IpvsStep, Question, ServiceView, StatusView, backends, explain,
+    services, status,
 };
 
 /// Reads the connections. Names lines of the kernel's list that can't be read on standard error.

@@ -13,6 +13,7 @@ mod bad_input;
 mod change;
 mod direct;
 mod drained;
+mod explain;
 mod fixture;
 mod forged;
 mod lifetimes;

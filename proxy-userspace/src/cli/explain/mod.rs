@@ -3,6 +3,7 @@
 mod advice;
 mod answer;
 mod asked;
+mod by_ipvs;
 mod frame;
 mod target;
 
@@ -13,7 +14,6 @@ use proxy_common::verdict::Program;
 use serde::Serialize;
 
 use super::error::CliError;
-use super::ipvs;
 use super::output::{Document, OutputArgs};
 use super::place::Place;
 use super::select::Selector;
@@ -88,10 +88,12 @@ struct Items<'a> {
 /// Explains the way of a packet to each destination. Fails if the two engines differ.
 pub fn run(args: &ExplainArgs) -> Result<(), CliError> {
     let maps = match args.place.maps() {
-        Err(ReadError::Absent { path }) => return Err(without_maps(path)),
+        Err(ReadError::Absent { path }) => {
+            return by_ipvs::run(args)?.ok_or_else(|| ReadError::Absent { path }.into());
+        }
         maps => maps?,
     };
-    let Some(lookups) = maps.lookups()? else { return Err(by_ipvs()) };
+    let Some(lookups) = maps.lookups()? else { return by_ipvs::run(args)?.ok_or_else(nothing_serves) };
     let found = match args.caller() {
         Some(caller) => args.calls(&maps, &lookups, caller)?,
         None => args.packets(&maps, &lookups)?,
@@ -103,20 +105,8 @@ pub fn run(args: &ExplainArgs) -> Result<(), CliError> {
     found.iter().find_map(Explanation::difference).map_or(Ok(()), |text| Err(CliError::Differ(text)))
 }
 
-/// Returns the failure on a node without pinned maps.
-fn without_maps(path: String) -> CliError {
-    match ipvs::services() {
-        Ok(Some(_)) => by_ipvs(),
-        _ => ReadError::Absent { path }.into(),
-    }
-}
-
-fn by_ipvs() -> CliError {
-    CliError::NotFound(
-        "no eBPF programs serve on this node, and explain knows no other mode; `millrace services` and `millrace \
-         flows` show what IPVS serves"
-            .to_owned(),
-    )
+fn nothing_serves() -> CliError {
+    CliError::NotFound("neither eBPF programs nor IPVS serve on this node".to_owned())
 }
 
 impl ExplainArgs {

@@ -36,7 +36,8 @@ pub use retreat::{Left, Retreat, is_here};
 pub use state::{Scheduling, Server, State, Virtual};
 pub use sysctl::Arp;
 pub use view::{
-    BackendView, FlowView, Flows, FrontendView, ServiceView, StatusView, backends, flows, services, status,
+    BackendView, Entry, FlowView, Flows, FrontendView, IpvsAnswer, IpvsStep, Question, ServiceView,
+    StatusView, backends, explain, flows, services, status,
 };
 
 use self::kernel::Kernel;

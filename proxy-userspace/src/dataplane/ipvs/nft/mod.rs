@@ -12,7 +12,7 @@ use std::io::{self, Write};
 use std::process::{Command, Stdio};
 
 pub use listing::{Found, NotOurs};
-pub use text::{Extent, Layout, NAME, TABLE};
+pub use text::{Extent, Layout, NAME, TABLE, set_name};
 
 use super::state::Member;
 

@@ -222,7 +222,8 @@ pub fn set_of_name(name: &str) -> Option<(Set, Option<Family>)> {
     all.chain([(Set::Uplinks, None)]).find(|(set, family)| set_name(*set, *family) == name)
 }
 
-fn set_name(set: Set, family: Option<Family>) -> String {
+/// Returns the name of a set.
+pub fn set_name(set: Set, family: Option<Family>) -> String {
     let word = match set {
         Set::Services => "services",
         Set::Vips => "vips",

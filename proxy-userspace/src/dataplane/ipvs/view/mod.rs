@@ -5,6 +5,7 @@
 mod backends;
 mod connections;
 mod services;
+mod walk;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -14,6 +15,7 @@ use serde::Serialize;
 pub use backends::{BackendView, backends};
 pub use connections::{FlowView, Flows, flows};
 pub use services::{FrontendView, ServiceView, services};
+pub use walk::{Entry, IpvsAnswer, IpvsStep, Question, explain};
 
 use super::cleanup::found;
 use super::netlink::Ipvs;

@@ -22,7 +22,7 @@ fn port(text: &str) -> Element {
 }
 
 /// A ClusterIP, a load balancer's address with a mark for clients outside, and a NodePort for all clients.
-fn seen() -> Seen {
+pub(super) fn seen() -> Seen {
     let scheduling = |flags| Scheduling { scheduler: "rr".to_owned(), flags, timeout: 90, netmask: u32::MAX };
     let server = |address, weight, method, active| {
         (socket(address), Server { weight, method }, Connections { active, inactive: 1 })
