@@ -112,7 +112,7 @@ const SNAT: [Row; 6] = [
     (Walk::SnatUdp, Hook::TcIngress, 1, 1),
 ];
 
-const OTHERS: [Row; 14] = [
+const OTHERS: [Row; 16] = [
     (Walk::Reply, Hook::TcEgress, 1, 1),
     (Walk::Reply, Hook::TcPodOut, 1, 1),
     (Walk::SnatReply, Hook::XdpIngress, 1, 1),
@@ -127,6 +127,8 @@ const OTHERS: [Row; 14] = [
     (Walk::Echo, Hook::TcIngress, 1, 1),
     (Walk::Error, Hook::XdpIngress, 1, 1),
     (Walk::Error, Hook::TcIngress, 1, 1),
+    (Walk::Dropped, Hook::XdpIngress, 1, 1),
+    (Walk::Dropped, Hook::TcIngress, 1, 1),
 ];
 
 impl Case {

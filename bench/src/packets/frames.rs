@@ -130,6 +130,7 @@ impl Case {
         let client = self.client_frame(round);
         Ok(match self.walk {
             Walk::NotOurs | Walk::NotOursServed => Expected::passed(given.clone()),
+            Walk::Dropped => Expected { verdict: Verdict::Drop, ..Expected::passed(given.clone()) },
             Walk::Reply => Expected::passed(client.reply()),
             Walk::SnatReply => {
                 let (own, neighbour) = facts.link.context("there is no network")?;

@@ -61,7 +61,7 @@ impl Scene {
     ///
     /// The last round must end with the expected action and frame. The program must have counted
     /// every round under the expected reason.
-    fn sample_program(&mut self, rounds: u32) -> Result<f64> {
+    pub fn sample_program(&mut self, rounds: u32) -> Result<f64> {
         self.bed.beat();
         let before = self.bed.counters();
         let sample = self.wrapper.sample(&self.target, self.case.repetition(), rounds)?;

@@ -14,6 +14,7 @@ mod network;
 mod rounds;
 mod scene;
 mod walk;
+mod watched;
 mod wrapper;
 
 use anyhow::{Result, ensure};
@@ -44,6 +45,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         eprintln!("{} ...", case.name());
         let samples = measure::measure(&case, arguments.rounds, arguments.samples)?;
         figures::add(&mut section, &case, &samples)?;
+        if case.walk == walk::Walk::Dropped {
+            let ratios = watched::measure(&case, arguments.rounds, arguments.samples)?;
+            watched::add(&mut section, &case, &ratios)?;
+        }
         measured.push((case, samples));
     }
     figures::add_ratios(&mut section, &measured)?;

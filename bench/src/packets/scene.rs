@@ -10,7 +10,7 @@ use proxy_common::hop::{DEVICE_XDP, Device};
 use proxy_common::vip::VIP_EXTERNAL;
 use proxy_common::way::{PEER_NODE, PEER_SELF};
 
-use super::addresses::{CLIENT, NODE, POD};
+use super::addresses::{CLIENT, NODE, POD, ROUTER};
 use super::case::Case;
 use super::frames::Facts;
 use super::network::{Link, connect};
@@ -164,6 +164,8 @@ impl Case {
             Walk::LocalSourceRanges | Walk::DsrSourceRanges => {
                 service.source_range(self.address(CLIENT, 0), if self.is_v6 { 48 } else { 16 })
             }
+            // No client is a router.
+            Walk::Dropped => service.source_range(self.address(ROUTER, 0), if self.is_v6 { 48 } else { 24 }),
             _ => service,
         }
     }

@@ -54,6 +54,8 @@ pub enum Walk {
     Echo,
     /// A router's error about a reply of a backend on this node.
     Error,
+    /// A packet of a client that the source ranges refuse.
+    Dropped,
 }
 
 /// The place of a walk's backend, and the way to it.
@@ -95,6 +97,7 @@ impl Walk {
             Self::DecapFou => "decapsulation, FoU",
             Self::Echo => "ICMP echo",
             Self::Error => "ICMP error",
+            Self::Dropped => "dropped, source ranges",
         }
     }
 
@@ -119,6 +122,7 @@ impl Walk {
             Self::Reply | Self::SnatReply => "Replies",
             Self::DecapIpip | Self::DecapFou => "Decapsulation on the backend's node",
             Self::Echo | Self::Error => "ICMP",
+            Self::Dropped => "Drops",
         }
     }
 
@@ -137,7 +141,8 @@ impl Walk {
             | Self::DecapIpip
             | Self::DecapFou
             | Self::Echo
-            | Self::Error => Place::Here,
+            | Self::Error
+            | Self::Dropped => Place::Here,
             Self::DsrNew
             | Self::DsrEstablished
             | Self::DsrUdp
@@ -185,7 +190,8 @@ impl Walk {
             | Self::SnatNew
             | Self::SnatReply
             | Self::Echo
-            | Self::Error => false,
+            | Self::Error
+            | Self::Dropped => false,
             Self::LocalEstablished
             | Self::LocalUdp
             | Self::LocalAffinity
@@ -214,6 +220,7 @@ impl Walk {
             Self::DecapIpip | Self::DecapFou => Reason::ServedDsr,
             Self::Echo => Reason::Echo,
             Self::Error => Reason::IcmpError,
+            Self::Dropped => Reason::SourceRefused,
             _ => match self.place() {
                 Place::Here if hook == Hook::TcPodIn => Reason::ServedPod,
                 Place::Here => Reason::ServedLocal,
