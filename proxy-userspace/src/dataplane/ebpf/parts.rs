@@ -46,35 +46,18 @@ pub(super) fn check(directory: &Path, program: &str) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::{BTreeMap, BTreeSet};
     use std::fs;
     use std::path::PathBuf;
 
     use aya::maps::{Map, MapData};
-    use nix::sched::{CloneFlags, unshare};
     use proxy_common::config::global;
 
     use super::*;
     use crate::dataplane::ebpf::EbpfDataplane;
     use crate::dataplane::ebpf::load::Program;
     use crate::dataplane::ebpf::node_programs::constants_in;
-    use crate::dataplane::ebpf::scratch::Scratch;
+    use crate::dataplane::ebpf::scratch::{Scratch, in_namespace, loopback, without_sys_admin};
     use crate::dataplane::{Dataplane, Mark};
-    use crate::node::{AttachTarget, Hook, Topology};
-
-    fn in_namespace(test: impl FnOnce() + Send + 'static) {
-        let within = || {
-            unshare(CloneFlags::CLONE_NEWNET).unwrap();
-            test();
-        };
-        std::thread::spawn(within).join().unwrap();
-    }
-
-    fn loopback() -> Topology {
-        let hooks = BTreeSet::from([Hook::TcIngress]);
-        let target = AttachTarget { name: "lo".to_owned(), hooks, source_v4: None, source_v6: None };
-        Topology { devices: BTreeMap::from([(1, target)]), ..Topology::default() }
-    }
 
     #[test]
     fn former_programs_keep_their_parts_until_no_link_runs_them() {
@@ -117,29 +100,6 @@ mod tests {
             assert!(!former.exists());
             assert_eq!(check(&directory, "tc_ingress"), Ok(()));
         });
-    }
-
-    /// Takes CAP_SYS_ADMIN from this thread, as the agents' pods do.
-    fn without_sys_admin() {
-        #[repr(C)]
-        struct Header {
-            version: u32,
-            pid: i32,
-        }
-        const VERSION_3: u32 = 0x2008_0522;
-        const SYS_ADMIN: u32 = 1 << 21;
-        let mut header = Header { version: VERSION_3, pid: 0 };
-        // Effective, permitted and inheritable ones, twice 32 bits.
-        let mut sets = [[0_u32; 3]; 2];
-        // SAFETY: both pointers lead to live memory of the layout of version 3, and 0 is this thread.
-        let got = unsafe { libc::syscall(libc::SYS_capget, &raw mut header, sets.as_mut_ptr()) };
-        assert_eq!(got, 0);
-        for set in &mut sets[0] {
-            *set &= !SYS_ADMIN;
-        }
-        // SAFETY: as above.
-        let set = unsafe { libc::syscall(libc::SYS_capset, &raw mut header, sets.as_ptr()) };
-        assert_eq!(set, 0);
     }
 
     #[test]

@@ -14,13 +14,16 @@ const MAP_LOOKUP_ELEM: libc::c_long = 1;
 const MAP_UPDATE_ELEM: libc::c_long = 2;
 const OBJ_PIN: libc::c_long = 6;
 const OBJ_GET: libc::c_long = 7;
-/// The maps that the kernel allows a program, `MAX_USED_MAPS`, and more.
-const MOST_MAPS: usize = 256;
 const OBJ_GET_INFO_BY_FD: libc::c_long = 15;
+const PROG_QUERY: libc::c_long = 16;
 const MAP_LOOKUP_BATCH: libc::c_long = 24;
 const LINK_CREATE: libc::c_long = 28;
 const LINK_UPDATE: libc::c_long = 29;
 const LINK_DETACH: libc::c_long = 34;
+/// The maps that the kernel allows a program, `MAX_USED_MAPS`, and more.
+const MOST_MAPS: usize = 256;
+/// More programs than anybody has on one side of a device.
+const MOST_PROGRAMS: usize = 256;
 
 /// The kind of attachment: `enum bpf_attach_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -211,6 +214,18 @@ pub fn program_maps(program: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     Ok(ids)
 }
 
+/// Returns the kernel's ids of the tcx programs on one side of a device, in the order in which they see packets. `side`
+/// is `BPF_TCX_INGRESS` or `BPF_TCX_EGRESS`.
+pub fn tcx_programs(device: u32, side: u32) -> io::Result<Vec<u32>> {
+    let mut ids = vec![0_u32; MOST_PROGRAMS];
+    let count = u32::try_from(ids.len()).unwrap_or(0);
+    let mut attr =
+        QueryAttr { device, side, programs: ids.as_mut_ptr() as u64, count, ..QueryAttr::default() };
+    bpf_mut(PROG_QUERY, &mut attr)?;
+    ids.truncate(usize::try_from(attr.count).unwrap_or(0));
+    Ok(ids)
+}
+
 /// The position of a batched look-up in a hash map.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor(u32);
@@ -273,6 +288,23 @@ struct LinkUpdateAttr {
     program: RawFd,
     flags: u32,
     old_program: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct QueryAttr {
+    device: u32,
+    side: u32,
+    query_flags: u32,
+    attach_flags: u32,
+    programs: u64,
+    /// Room for programs; then their number.
+    count: u32,
+    reserved: u32,
+    program_flags: u64,
+    links: u64,
+    link_flags: u64,
+    revision: u64,
 }
 
 #[repr(C)]
