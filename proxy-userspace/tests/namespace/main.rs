@@ -31,6 +31,7 @@ mod inside;
 mod lasting;
 mod local;
 mod matrix;
+mod monitor;
 mod node;
 mod outer_source;
 mod own_connections;

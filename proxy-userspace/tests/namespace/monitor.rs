@@ -1,0 +1,177 @@
+//! `millrace monitor` beside live traffic.
+
+use std::fs::read_to_string;
+use std::io::{BufRead, BufReader, pipe};
+use std::net::SocketAddr;
+use std::process::Output;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use millrace_lab::agent::{Proxy, binary};
+use millrace_lab::cluster::Cluster;
+use millrace_lab::net::Task;
+use millrace_lab::process::Process;
+use millrace_lab::topology::vip;
+use millrace_lab::traffic::{Protocol, ask};
+use serde_json::Value;
+use tokio::net::UdpSocket;
+
+use crate::fixture::{own, xdp};
+
+/// The client's port.
+const FROM: u16 = 40000;
+
+/// Returns a node with a Service that answers, and one without endpoints.
+fn node() -> Result<Cluster> {
+    let cluster = own(1, 1)?;
+    cluster.apply(&cluster.service("shown", 1, &["pod-1a"])?.load_balancer(vip(1)), &[1])?;
+    cluster.manifests().put_service(&cluster.service("idle", 2, &[])?.load_balancer(vip(2)))?;
+    let proxy = cluster.proxy(1)?;
+    proxy.wait_until("the Service without endpoints is there", || {
+        Ok(proxy.command(&["services", "default/idle"])?.status.success())
+    })?;
+    Ok(cluster)
+}
+
+fn at(number: u8, port: u16) -> SocketAddr {
+    SocketAddr::new(vip(number).v4.into(), port)
+}
+
+/// Sends datagrams to the targets in turn, hundreds a second, until it is dropped.
+fn keep_sending(cluster: &Cluster, targets: &[SocketAddr]) -> Task<()> {
+    let targets = targets.to_vec();
+    cluster.bed().client().spawn(async move || {
+        let socket = UdpSocket::bind(("0.0.0.0", FROM)).await?;
+        loop {
+            for target in &targets {
+                // An unconnected socket hears of no refusal.
+                socket.send_to(&[0], target).await?;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+}
+
+/// Returns the standard output of `millrace monitor`, which must end well.
+fn monitor(proxy: &Proxy, arguments: &[&str]) -> Result<String> {
+    Ok(String::from_utf8(run(proxy, arguments)?.stdout)?)
+}
+
+fn run(proxy: &Proxy, arguments: &[&str]) -> Result<Output> {
+    let output = proxy.command(&[&["monitor"], arguments].concat())?;
+    ensure!(output.status.success(), "{arguments:?}: {output:?}");
+    Ok(output)
+}
+
+fn rows(proxy: &Proxy, arguments: &[&str]) -> Result<Vec<Value>> {
+    let text = monitor(proxy, &[arguments, &["-o", "jsonl"]].concat())?;
+    text.lines().map(|line| serde_json::from_str(line).with_context(|| line.to_owned())).collect()
+}
+
+fn uplink_program() -> &'static str {
+    if xdp() == "off" { "tc_ingress" } else { "xdp_ingress" }
+}
+
+#[test]
+fn monitor_shows_drops_as_they_happen_and_only_those_that_are_wanted() -> Result<()> {
+    let cluster = node()?;
+    let proxy = cluster.proxy(1)?;
+    let client = cluster.bed().client_addresses().v4;
+    let _sending = keep_sending(&cluster, &[at(2, 80), at(1, 81)]);
+
+    let text = monitor(proxy, &["--count", "1", "default/idle"])?;
+    let [header, line] = text.lines().collect::<Vec<_>>().try_into().expect("two lines");
+    assert_eq!(
+        header,
+        "TIME          WHAT         SERVICE                FROM                   TO                     WHY"
+    );
+    let (time, line) = line.split_at(14);
+    assert!(time.trim().len() == "21:50:41.104".len(), "{time}");
+    let from = format!("{client}:{FROM}");
+    let wanted = format!(
+        "drop         default/idle:udp-80    {from:<22} 203.0.113.2:80/udp     no_endpoint ({}, eth0)",
+        uplink_program()
+    );
+    assert_eq!(line, wanted);
+
+    let both = rows(proxy, &["--count", "8"])?;
+    let of = |reason: &str| both.iter().filter(|row| row["reason"] == reason).count();
+    assert!(of("no_endpoint") > 0 && of("unserved") > 0, "{both:?}");
+    for (arguments, key, value) in [
+        (&["default/idle"][..], "service", "default/idle:udp-80"),
+        (&["--reason", "unserved"], "reason", "unserved"),
+        (&["203.0.113.1"], "frontend", "203.0.113.1:81"),
+        (&["--client", &format!("{client}/32")], "client", &from),
+    ] {
+        let rows = rows(proxy, &[arguments, &["--count", "4"]].concat())?;
+        assert_eq!(rows.len(), 4, "{arguments:?}");
+        assert!(rows.iter().all(|row| row[key] == value), "{arguments:?}: {rows:?}");
+    }
+    assert_eq!(rows(proxy, &["--last", "--client", "192.0.2.0/24"])?, Vec::<Value>::new());
+    Ok(())
+}
+
+#[test]
+fn monitor_tells_how_many_events_the_rate_left_out() -> Result<()> {
+    let cluster = node()?;
+    let _sending = keep_sending(&cluster, &[at(2, 80)]);
+    // More events than all CPUs may record in the first second.
+    let count = (std::thread::available_parallelism()?.get() * 10 + 1).to_string();
+    let output = run(cluster.proxy(1)?, &["--rate", "1", "--count", &count, "-o", "jsonl"])?;
+    let said = String::from_utf8(output.stderr)?;
+    let words = " events left out: more than --rate, or than a CPU keeps";
+    let left_out =
+        |line: &str| -> Option<u64> { line.strip_prefix("millrace: ")?.strip_suffix(words)?.parse().ok() };
+    assert!(said.lines().any(|line| left_out(line).is_some_and(|number| number > 0)), "{said}");
+    assert!(said.lines().all(|line| left_out(line).is_some()), "{said}");
+    Ok(())
+}
+
+#[test]
+fn monitor_ends_quietly_when_its_reader_has_seen_enough() -> Result<()> {
+    let cluster = node()?;
+    let proxy = cluster.proxy(1)?;
+    let (reader, writer) = pipe()?;
+    let said = cluster.bed().directory().join("monitor.log");
+    let arguments = ["monitor", "--bpffs-path", &proxy.bpffs().display().to_string()];
+    let watching = Process::start_prepared(
+        proxy.namespace(),
+        binary()?,
+        arguments.map(str::to_owned).to_vec(),
+        &said,
+        |command| {
+            command.stdout(writer);
+        },
+    )?;
+    let mut lines = BufReader::new(reader).lines();
+    assert!(lines.next().context("no header")??.starts_with("TIME "));
+    drop(lines);
+    assert_eq!(watching.wait()?.code(), Some(0));
+    assert_eq!(read_to_string(&said)?, "");
+    Ok(())
+}
+
+#[test]
+fn without_a_monitor_only_drops_are_recorded() -> Result<()> {
+    let cluster = node()?;
+    let proxy = cluster.proxy(1)?;
+    let (client, every_kind) = (cluster.bed().client(), "drop,opened,established,refused,reset");
+    ask(client, Protocol::Tcp, at(1, 80))?;
+    assert!(ask(client, Protocol::Tcp, at(2, 80)).is_err());
+    let past = rows(proxy, &["--last", "1000", "--type", every_kind])?;
+    assert!(past.iter().any(|row| row["service"] == "default/idle:tcp-80"), "{past:?}");
+    assert!(past.iter().all(|row| row["type"] == "drop"), "{past:?}");
+
+    let asking = client.spawn(async || {
+        loop {
+            millrace_lab::traffic::ask_here(Protocol::Tcp, at(1, 80)).await?;
+        }
+    });
+    let opened = rows(proxy, &["--type", "opened", "--count", "2"])?;
+    drop::<Task<()>>(asking);
+    for row in opened {
+        let place = [&row["type"], &row["service"], &row["frontend"], &row["backend"]];
+        assert_eq!(place, ["opened", "default/shown:tcp-80", "203.0.113.1:80", "10.244.1.10:8080"]);
+    }
+    Ok(())
+}
