@@ -150,6 +150,8 @@ impl Call {
             Format::Table => "table",
             Format::Wide => "wide",
             Format::Name => "name",
+            // Events have no document around them.
+            _ if words.first().is_some_and(|word| word == "monitor") => "jsonl",
             Format::Json | Format::JsonLines | Format::Yaml | Format::JsonPath(_) | Format::Columns(_) => {
                 "json"
             }
@@ -223,6 +225,7 @@ mod tests {
             ("ways -o name", "ways -o name", Format::Name),
             ("top shop/web", "top shop/web --once -o table", Format::Table),
             ("monitor --last 5", "monitor --last 5 -o table", Format::Table),
+            ("monitor --last -o yaml", "monitor --last -o jsonl", Format::Yaml),
             ("ready", "ready", Format::Table),
         ] {
             let (call, _) = parse(line).unwrap();

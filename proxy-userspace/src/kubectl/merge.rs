@@ -9,16 +9,22 @@ use crate::cli::{API_VERSION, CliError, ExitStatus, Format, Table, columns_table
 
 /// Returns the joined output of a command.
 pub fn text(call: &Call, answers: &[Answer]) -> Result<String, KubectlError> {
-    let is_status = call.words.first().is_some_and(|word| word == "status");
     Ok(match &call.format {
-        Format::Table if is_status => {
+        Format::Table if is_of(call, "status") => {
             status_table(&documents(answers)?).text(call.no_headers, terminal_width())
         }
         Format::Table => tables(answers, call.no_headers, terminal_width()),
         Format::Wide => tables(answers, call.no_headers, None),
         Format::Name => names(answers),
+        format if is_of(call, "monitor") => {
+            rendered(format, &joined(&event_lists(answers)?), call.no_headers)?
+        }
         format => rendered(format, &joined(&documents(answers)?), call.no_headers)?,
     })
+}
+
+fn is_of(call: &Call, command: &str) -> bool {
+    call.words.first().is_some_and(|word| word == command)
 }
 
 /// Returns the status of all answers: that which all nodes have. If they differ, an object that some nodes have is
@@ -34,9 +40,25 @@ pub fn status(answers: &[Answer]) -> ExitStatus {
 
 /// Returns the document of each node that answered one.
 pub fn documents(answers: &[Answer]) -> Result<Vec<(String, Value)>, KubectlError> {
+    read(answers, |text| serde_json::from_str(text))
+}
+
+/// Returns a list of the events of each node that answered with lines of them.
+fn event_lists(answers: &[Answer]) -> Result<Vec<(String, Value)>, KubectlError> {
+    read(answers, |text| {
+        let events: Vec<Value> =
+            serde_json::Deserializer::from_str(text).into_iter().collect::<Result<_, _>>()?;
+        Ok(json!({"kind": "EventList", "items": events}))
+    })
+}
+
+fn read(
+    answers: &[Answer],
+    parse: impl Fn(&str) -> Result<Value, serde_json::Error>,
+) -> Result<Vec<(String, Value)>, KubectlError> {
     let answered = answers.iter().filter(|answer| !answer.output.trim().is_empty());
     answered
-        .map(|answer| match serde_json::from_str(&answer.output) {
+        .map(|answer| match parse(&answer.output) {
             Ok(document) => Ok((answer.node.clone(), document)),
             Err(error) => Err(KubectlError::Answer { node: answer.node.clone(), error }),
         })
@@ -54,22 +76,30 @@ fn joined(documents: &[(String, Value)]) -> Value {
             items.extend(found.iter().map(|item| with_node(node, item)));
         } else {
             kind = format!("{of_node}List");
-            items.push(with_node(node, document));
+            items.push(as_item(node, document));
         }
     }
     json!({"apiVersion": API_VERSION, "kind": kind, "items": items})
 }
 
-/// Returns an item with its node before its own fields. The header of a document is left out.
+/// Returns an item with its node before its own fields.
 fn with_node(node: &str, item: &Value) -> Value {
     let mut fields = Map::from_iter([("node".to_owned(), node.into())]);
     // A backend has a field `node`: the address of its node.
-    let of_item = item.as_object().into_iter().flatten().map(|(name, value)| match name.as_str() {
-        "node" if item.get("kind").is_none() => ("backend_node".to_owned(), value.clone()),
+    fields.extend(item.as_object().into_iter().flatten().map(|(name, value)| match name.as_str() {
+        "node" => ("backend_node".to_owned(), value.clone()),
         name => (name.to_owned(), value.clone()),
-    });
+    }));
+    Value::Object(fields)
+}
+
+/// Returns a document without its header, and with its node before its own fields.
+fn as_item(node: &str, document: &Value) -> Value {
+    let mut fields = Map::from_iter([("node".to_owned(), node.into())]);
+    let of_document = document.as_object().into_iter().flatten();
     let is_header = |name: &str| ["apiVersion", "kind", "node"].contains(&name);
-    fields.extend(of_item.filter(|(name, _)| !is_header(name)));
+    let own = of_document.filter(|(name, _)| !is_header(name));
+    fields.extend(own.map(|(name, value)| (name.clone(), value.clone())));
     Value::Object(fields)
 }
 

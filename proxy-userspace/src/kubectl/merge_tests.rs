@@ -106,3 +106,20 @@ fn the_status_of_nodes_is_a_row_each() {
     );
     assert_eq!(not_ready(&documents(&answers).unwrap()), 1);
 }
+
+#[test]
+fn lines_of_events_are_items_with_all_their_fields() {
+    let answers = [
+        answer("node-a", 0, "{\"kind\":\"drop\",\"why\":\"a\"}\n{\"kind\":\"reset\",\"why\":\"b\"}\n"),
+        answer("node-b", 0, "{\"kind\":\"drop\",\"why\":\"c\"}\n"),
+        answer("node-c", 0, ""),
+    ];
+    let joined = text(&call("monitor --last", "jsonpath={.items[*].kind}"), &answers).unwrap();
+    assert_eq!(joined, "drop\nreset\ndrop\n");
+    let list: Value =
+        serde_json::from_str(&text(&call("monitor --last", "json"), &answers).unwrap()).unwrap();
+    assert_eq!(
+        (&list["kind"], &list["items"][2]),
+        (&json!("EventList"), &json!({"node": "node-b", "kind": "drop", "why": "c"}))
+    );
+}
