@@ -1,9 +1,9 @@
 //! `millrace monitor` beside live traffic.
 
-use std::fs::read_to_string;
+use std::fs::{self, File, read_to_string};
 use std::io::{BufRead, BufReader, pipe};
 use std::net::SocketAddr;
-use std::process::Output;
+use std::process::{Command, Output};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -173,5 +173,32 @@ fn without_a_monitor_only_drops_are_recorded() -> Result<()> {
         let place = [&row["type"], &row["service"], &row["frontend"], &row["backend"]];
         assert_eq!(place, ["opened", "default/shown:tcp-80", "203.0.113.1:80", "10.244.1.10:8080"]);
     }
+    Ok(())
+}
+
+#[test]
+fn tcpdump_reads_the_packets_that_monitor_writes() -> Result<()> {
+    let cluster = node()?;
+    let _sending = keep_sending(&cluster, &[at(2, 80)]);
+    let stream = run(cluster.proxy(1)?, &["--count", "2", "-o", "pcapng"])?.stdout;
+    let comment = format!("no_endpoint ({}), Service default/idle:udp-80", uplink_program());
+    let has = |text: &str| stream.windows(text.len()).any(|window| window == text.as_bytes());
+    assert!(has(&comment) && has("eth0"), "{stream:?}");
+
+    let file = cluster.bed().directory().join("drops.pcapng");
+    fs::write(&file, &stream)?;
+    let mut tcpdump = Command::new("tcpdump");
+    tcpdump.args(["-Z", "root", "-tt", "--nano", "-nr", "-"]).stdin(File::open(&file)?);
+    let output = tcpdump.output().context("can't run tcpdump")?;
+    ensure!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout)?;
+    let client = cluster.bed().client_addresses().v4;
+    for line in text.lines() {
+        let (time, packet) = line.split_once(' ').context("no time")?;
+        assert_eq!(packet, format!("IP {client}.{FROM} > 203.0.113.2.80: UDP, length 1"));
+        let (seconds, nanoseconds) = time.split_once('.').context("no fraction")?;
+        assert!(seconds.parse::<i64>()? > 1_700_000_000 && nanoseconds.len() == 9, "{time}");
+    }
+    assert_eq!(text.lines().count(), 2);
     Ok(())
 }

@@ -154,7 +154,14 @@ impl Target {
         // Machines have no interpreter and no compiler.
         skipped: &["programs::a_go_client", "programs::a_python_client"],
         needs_agent: true,
-        tools: &["/usr/sbin/ip", "/usr/bin/curl", "/usr/bin/dig", "/usr/sbin/dnsmasq", "/usr/bin/iperf3"],
+        tools: &[
+            "/usr/sbin/ip",
+            "/usr/bin/curl",
+            "/usr/bin/dig",
+            "/usr/sbin/dnsmasq",
+            "/usr/bin/iperf3",
+            "/usr/bin/tcpdump",
+        ],
     };
     /// All targets. The longest ones come first, because machines run in parallel.
     pub const ALL: [Self; 5] = [Self::IPVS, Self::NAMESPACE, Self::TUNNELS, Self::SCTP, Self::PACKET];

@@ -1,10 +1,11 @@
 //! `millrace monitor`: events as the programs record them.
 
 mod decode;
+mod pcapng;
 mod row;
 
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -14,11 +15,11 @@ use proxy_common::event::{EventKind, Monitor, USUAL_RATE};
 use proxy_common::verdict::Reason;
 
 use super::error::CliError;
-use super::output::{is_closed_within, note, write_out};
+use super::output::{is_closed_within, note, write_bytes};
 use super::place::Place;
 use super::select::{SelectArgs, Selector};
 use super::service_port::ServicePort;
-use crate::config::Refused;
+use crate::config::{ConfigError, Refused};
 use crate::dataplane::ebpf::read::{PinnedMaps, Recorder, monotonic_seconds};
 pub use decode::headers;
 use row::{Clock, EventRow};
@@ -51,7 +52,7 @@ pub struct MonitorArgs {
     /// End after so many events
     #[arg(long, value_name = "EVENTS", conflicts_with = "last")]
     count: Option<usize>,
-    /// Format: table or jsonl
+    /// Format: table, jsonl or pcapng
     #[arg(short, long, value_name = "FORMAT", default_value = "table", value_parser = format)]
     output: Form,
     #[command(flatten)]
@@ -63,6 +64,8 @@ pub struct MonitorArgs {
 enum Form {
     Table,
     Jsonl,
+    /// Packets of drops, for Wireshark and tcpdump.
+    Pcapng,
 }
 
 fn kind(text: &str) -> Result<EventKind, Refused> {
@@ -82,12 +85,14 @@ fn format(text: &str) -> Result<Form, Refused> {
     match text {
         "table" => Ok(Form::Table),
         "jsonl" => Ok(Form::Jsonl),
-        _ => Err(Refused::new(text, "table or jsonl")),
+        "pcapng" => Ok(Form::Pcapng),
+        _ => Err(Refused::new(text, "table, jsonl or pcapng")),
     }
 }
 
 /// Prints events until interrupted.
 pub fn run(args: &MonitorArgs) -> Result<(), CliError> {
+    args.check(io::stdout().is_terminal())?;
     let maps = args.place.maps()?;
     let mut watch = Watch::start(args, &maps)?;
     if let Some(last) = args.last {
@@ -109,6 +114,22 @@ pub fn run(args: &MonitorArgs) -> Result<(), CliError> {
 }
 
 impl MonitorArgs {
+    /// Refuses a stream of packets that would be empty, or would garble a terminal.
+    fn check(&self, is_terminal: bool) -> Result<(), ConfigError> {
+        let refused = |flag: &str, message: &str| {
+            Err(ConfigError { origin: flag.to_owned(), message: message.to_owned() })
+        };
+        match self.output {
+            Form::Pcapng if !self.r#type.contains(&EventKind::Drop) => {
+                refused("--type", "pcapng has the packets of drops, and no other events: add drop")
+            }
+            Form::Pcapng if is_terminal => {
+                refused("--output", "pcapng is not for a terminal: redirect it to a file or a program")
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn wish(&self, now: u32) -> Monitor {
         let reasons =
             self.reason.iter().map(|reason| 1_u64 << *reason as u32).reduce(|one, other| one | other);
@@ -131,6 +152,7 @@ struct Watch<'a> {
     labels: BTreeMap<u32, String>,
     clock: Clock,
     has_header: bool,
+    stream: pcapng::Stream,
 }
 
 impl<'a> Watch<'a> {
@@ -150,6 +172,7 @@ impl<'a> Watch<'a> {
             labels: maps.service_labels()?,
             clock: Clock::now(),
             has_header: false,
+            stream: pcapng::Stream::default(),
         })
     }
 
@@ -190,6 +213,7 @@ impl<'a> Watch<'a> {
     fn keeps(&self, row: &EventRow) -> bool {
         let args = self.args;
         args.r#type.iter().any(|kind| kind.name() == row.kind)
+            && (args.output != Form::Pcapng || !row.frame.is_empty())
             && (args.reason.is_empty()
                 || row.kind != "drop"
                 || args.reason.iter().any(|reason| reason.name() == row.reason))
@@ -202,21 +226,26 @@ impl<'a> Watch<'a> {
     }
 
     fn write(&mut self, rows: &[EventRow]) -> Result<(), CliError> {
-        let mut text = String::new();
-        if self.args.output == Form::Table && !self.has_header {
-            text.push_str(row::HEADER);
+        let mut bytes = Vec::new();
+        if !self.has_header {
+            match self.args.output {
+                Form::Table => bytes.extend(row::HEADER.as_bytes()),
+                Form::Jsonl => {}
+                Form::Pcapng => bytes.extend(pcapng::Stream::header()),
+            }
             self.has_header = true;
         }
         for row in rows {
             match self.args.output {
-                Form::Table => text.push_str(&row.line()),
+                Form::Table => bytes.extend(row.line().as_bytes()),
                 Form::Jsonl => {
-                    text.push_str(&serde_json::to_string(row)?);
-                    text.push('\n');
+                    serde_json::to_writer(&mut bytes, row)?;
+                    bytes.push(b'\n');
                 }
+                Form::Pcapng => bytes.extend(self.stream.packet(row)),
             }
         }
-        Ok(write_out(&text)?)
+        Ok(write_bytes(&bytes)?)
     }
 }
 
@@ -234,6 +263,23 @@ mod tests {
         assert_eq!((wish.rate, wish.until), (50, 103));
         let args: MonitorArgs = parsed("");
         assert_eq!(args.wish(0).reasons, u64::MAX);
+    }
+
+    #[test]
+    fn a_stream_of_packets_takes_drops_and_a_reader_that_is_no_terminal() {
+        let refusal = |line: &str, is_terminal| {
+            parsed::<MonitorArgs>(line).check(is_terminal).err().map(|error| error.to_string())
+        };
+        assert_eq!(refusal("-o pcapng", false), None);
+        assert_eq!(refusal("--type opened", true), None);
+        assert_eq!(
+            refusal("-o pcapng --type opened", false).unwrap(),
+            "--type: pcapng has the packets of drops, and no other events: add drop"
+        );
+        assert_eq!(
+            refusal("-o pcapng", true).unwrap(),
+            "--output: pcapng is not for a terminal: redirect it to a file or a program"
+        );
     }
 
     #[test]

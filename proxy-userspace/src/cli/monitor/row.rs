@@ -44,6 +44,12 @@ pub struct EventRow {
     pub device: String,
     /// Bytes of the frame; 0 for other events.
     pub length: u32,
+    /// The beginning of the frame; empty for other events.
+    #[serde(skip)]
+    pub frame: Vec<u8>,
+    /// Whether the frame begins with an IP header.
+    #[serde(skip)]
+    pub is_bare: bool,
 }
 
 impl EventRow {
@@ -54,7 +60,8 @@ impl EventRow {
         clock: &Clock,
         backend: impl Fn(BackendRef, bool) -> Option<SocketAddr>,
     ) -> Self {
-        let headers = tuple(event);
+        let frame = frame(event);
+        let headers = tuple(event, &frame);
         let is_v6 = headers.destination.is_some_and(|address| address.is_ipv6());
         let is_drop = event.captured != 0 || event.program != 0 || event.reason != 0;
         Self {
@@ -71,6 +78,8 @@ impl EventRow {
             program: if is_drop { program(event.program) } else { "" },
             device: device(event.device),
             length: event.length,
+            frame,
+            is_bare: event.is_bare != 0,
         }
     }
 
@@ -96,11 +105,15 @@ impl EventRow {
     }
 }
 
+/// Returns the captured bytes.
+fn frame(event: &Event) -> Vec<u8> {
+    let bytes = event.frame.iter().flat_map(|word| word.to_ne_bytes());
+    bytes.take(event.captured.into()).collect()
+}
+
 /// Returns the addresses of an event: those of the frame if there is one.
-fn tuple(event: &Event) -> Headers {
-    if event.captured != 0 {
-        let bytes: Vec<u8> = event.frame.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        let frame = bytes.get(..usize::from(event.captured)).unwrap_or_default();
+fn tuple(event: &Event, frame: &[u8]) -> Headers {
+    if !frame.is_empty() {
         return headers(frame, event.is_bare != 0);
     }
     let place = |words: [u32; 4], port: u16| -> Option<SocketAddr> {

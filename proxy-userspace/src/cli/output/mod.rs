@@ -127,8 +127,13 @@ impl OutputArgs {
 
 /// Writes to standard output.
 pub fn write_out(text: &str) -> io::Result<()> {
+    write_bytes(text.as_bytes())
+}
+
+/// Writes bytes that need not be text to standard output.
+pub fn write_bytes(bytes: &[u8]) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
+    out.write_all(bytes)?;
     out.flush()
 }
 
