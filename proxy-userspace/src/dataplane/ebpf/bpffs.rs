@@ -75,6 +75,12 @@ pub fn entries(directory: &Path) -> Result<Vec<PathBuf>, OpenError> {
     Ok(paths)
 }
 
+/// Whether a pin in a directory of programs is one of a program. Names of maps have upper-case letters.
+pub fn is_program(pin: &Path) -> bool {
+    let name = pin.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    name.starts_with(|letter: char| letter.is_ascii_lowercase())
+}
+
 /// Removes a directory and everything below it, and adds the removed files to `removed`. The
 /// removal of a link's pin detaches the program.
 pub fn remove_tree(directory: &Path, removed: &mut Vec<PathBuf>) -> Result<(), OpenError> {

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use super::load::Program;
+use super::program::Program;
 use super::sys::{self, AttachType};
 use crate::node::Hook;
 

@@ -1,7 +1,6 @@
 //! The programs: loaded, or taken over from an earlier agent.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -24,6 +23,7 @@ use super::layout::Layout;
 use super::object::OBJECT;
 use super::parts;
 use super::pins;
+use super::program::Program;
 use super::settings::{Dispatch, OwnSource, Settings, SocketLb, XdpMode};
 use super::shape;
 use super::sys;
@@ -61,16 +61,6 @@ pub struct BarePrograms {
     pub tc_ingress_l3: Program,
     /// As `tc_egress`.
     pub tc_egress_l3: Program,
-}
-
-/// A program in the kernel.
-#[derive(Debug)]
-pub struct Program {
-    /// Name of the program and of its pin.
-    pub name: &'static str,
-    fd: OwnedFd,
-    /// The kernel's id.
-    pub id: u32,
 }
 
 const XDP_INGRESS: &str = "xdp_ingress";
@@ -224,22 +214,6 @@ impl BarePrograms {
             tc_ingress_l3: Program::open(directory, TC_INGRESS_L3)?,
             tc_egress_l3: Program::open(directory, TC_EGRESS_L3)?,
         })
-    }
-}
-
-impl Program {
-    fn open(directory: &Path, name: &'static str) -> Result<Self, OpenError> {
-        let path = directory.join(name);
-        let failed = |error| OpenError::File { path: path.clone(), error };
-        let fd = sys::obj_get(&path).map_err(failed)?;
-        let id = sys::program_id(fd.as_fd()).map_err(failed)?;
-        Ok(Self { name, fd, id })
-    }
-}
-
-impl AsFd for Program {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
     }
 }
 

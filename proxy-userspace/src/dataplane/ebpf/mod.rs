@@ -38,6 +38,7 @@ mod other_dataplanes;
 mod parts;
 mod pins;
 pub mod plan;
+mod program;
 mod raw_map;
 pub mod read;
 #[cfg(test)]

@@ -9,12 +9,11 @@ use object::{Object, ObjectSection, ObjectSymbol};
 use proxy_common::config::{TAKES_FOU, TAKES_IPIP, global};
 use proxy_common::timeouts::Limits;
 
-use super::bpffs::entries;
+use super::bpffs::{entries, is_program};
 use super::error::OpenError;
 use super::layout::Layout;
 use super::link::LinkKey;
 use super::object::OBJECT;
-use super::pins::is_program;
 use super::raw_map::RawMap;
 use super::sys;
 

@@ -54,8 +54,8 @@ mod tests {
 
     use super::*;
     use crate::dataplane::ebpf::EbpfDataplane;
-    use crate::dataplane::ebpf::load::Program;
     use crate::dataplane::ebpf::node_programs::constants_in;
+    use crate::dataplane::ebpf::program::Program;
     use crate::dataplane::ebpf::scratch::{Scratch, in_namespace, loopback, without_sys_admin};
     use crate::dataplane::{Dataplane, Mark};
 

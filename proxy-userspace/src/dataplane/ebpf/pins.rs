@@ -9,7 +9,7 @@ use aya::maps::{Map, MapInfo};
 use proxy_common::part::parts_of;
 use tracing::debug;
 
-use super::bpffs::{entries, remove_tree};
+use super::bpffs::{entries, is_program, remove_tree};
 use super::error::OpenError;
 use super::hooks::SocketHook;
 use super::inventory::maps;
@@ -78,12 +78,6 @@ pub(super) fn add_sections(object: &Ebpf, directory: &Path) -> Result<(), OpenEr
         }
     }
     Ok(())
-}
-
-/// Whether a pin in a directory of programs is one of a program. Names of maps have upper-case letters.
-pub(super) fn is_program(pin: &Path) -> bool {
-    let name = pin.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    name.starts_with(|letter: char| letter.is_ascii_lowercase())
 }
 
 /// Removes a pin, if it is there.

@@ -4,7 +4,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 use super::attach::Attachments;
-use super::load::{Program, Programs};
+use super::load::Programs;
+use super::program::Program;
 use super::{link, parts, sys};
 use crate::node::device_name;
 
