@@ -75,7 +75,7 @@ async fn execute(cli: Cli) -> Result<ExitStatus, KubectlError> {
         }
         Command::Test(args) => {
             let (client, agents) = connect(&target).await?;
-            connectivity::run(&client, &agents, &target, &args).await
+            connectivity::run(&client, &agents, target.on.is_empty(), &args).await
         }
         Command::Other(words) => {
             let call = Call::parse(words, &mut target)?;

@@ -126,7 +126,8 @@ fn is_literal(default: &str) -> bool {
 /// Returns the names of all flags, each with its command.
 pub fn names() -> BTreeSet<String> {
     let command = cli::command();
-    let all = command.get_subcommands().flat_map(Command::get_arguments);
+    let shown = command.get_subcommands().filter(|command| !command.is_hide_set());
+    let all = shown.flat_map(Command::get_arguments);
     all.map(|arg| Flag::of(arg).name).collect()
 }
 

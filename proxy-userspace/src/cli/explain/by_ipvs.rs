@@ -13,7 +13,6 @@ use crate::cli::ipvs::{self, Entry, IpvsAnswer, IpvsStep, Question, ServiceView}
 use crate::cli::output::Document;
 use crate::cli::select::Selector;
 use crate::config::ConfigError;
-use crate::model;
 
 /// The way of one packet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -66,7 +65,7 @@ pub fn run(args: &ExplainArgs) -> Result<Option<()>, CliError> {
     for (to, protocol) in targets(args, &services)? {
         let entry =
             if args.origin.from_host { Entry::Process } else { Entry::Device(args.origin.device.clone()) };
-        let question = Question { from: args.client(to)?, entry, to, protocol: of_model(protocol) };
+        let question = Question { from: args.client(to)?, entry, to, protocol: protocol.number() };
         if let Some(answer) = ipvs::explain(&question)? {
             found.push(Explanation::of(&question, protocol, args.second.is_none(), answer));
         }
@@ -106,14 +105,6 @@ fn targets(args: &ExplainArgs, services: &[ServiceView]) -> Result<Vec<(SocketAd
 fn places(services: &[ServiceView]) -> impl Iterator<Item = (SocketAddr, Protocol)> {
     let frontends = services.iter().flat_map(|service| &service.frontends);
     frontends.filter_map(|one| Some((one.address, Protocol::of(&one.protocol)?)))
-}
-
-const fn of_model(protocol: Protocol) -> model::Protocol {
-    match protocol {
-        Protocol::Tcp => model::Protocol::Tcp,
-        Protocol::Udp => model::Protocol::Udp,
-        Protocol::Sctp => model::Protocol::Sctp,
-    }
 }
 
 impl Explanation {
@@ -211,7 +202,7 @@ mod tests {
             from: "198.51.100.7:40000".parse().unwrap(),
             entry: Entry::Device(None),
             to: "203.0.113.9:80".parse().unwrap(),
-            protocol: model::Protocol::Tcp,
+            protocol: Protocol::Tcp.number(),
         };
         let answer = IpvsAnswer {
             device: Some("eth0".to_owned()),

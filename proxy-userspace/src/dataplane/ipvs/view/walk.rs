@@ -37,8 +37,8 @@ pub struct Question {
     pub entry: Entry,
     /// The destination.
     pub to: SocketAddr,
-    /// The protocol.
-    pub protocol: Protocol,
+    /// The number of the protocol: TCP, UDP or SCTP.
+    pub protocol: u8,
 }
 
 /// A step.
@@ -78,7 +78,10 @@ pub fn explain(question: &Question) -> Result<Option<IpvsAnswer>, OpenError> {
 
 /// Walks through what was read.
 pub(super) fn walk(seen: &Seen, known: &[FlowView], question: &Question) -> IpvsAnswer {
-    let mut walker = Walker { seen, known, question, source: question.from, answer: IpvsAnswer::default() };
+    // The command takes no other protocol.
+    let Some(protocol) = Protocol::of_number(question.protocol.into()) else { return IpvsAnswer::default() };
+    let answer = IpvsAnswer::default();
+    let mut walker = Walker { seen, known, question, protocol, source: question.from, answer };
     if let Err(End { reasons, is_drop, why }) = walker.run() {
         walker.answer = IpvsAnswer { reasons, is_drop, why, ..walker.answer };
     }
@@ -100,6 +103,7 @@ struct Walker<'a> {
     seen: &'a Seen,
     known: &'a [FlowView],
     question: &'a Question,
+    protocol: Protocol,
     /// The source address of the packet.
     source: SocketAddr,
     answer: IpvsAnswer,
@@ -141,11 +145,11 @@ impl Walker<'_> {
     }
 
     fn port(&self) -> Element {
-        Element::Port(self.question.protocol, self.question.to)
+        Element::Port(self.protocol, self.question.to)
     }
 
     fn address(&self) -> Virtual {
-        Virtual::Address { protocol: self.question.protocol, address: self.question.to }
+        Virtual::Address { protocol: self.protocol, address: self.question.to }
     }
 
     /// Returns whether the packet is one of a client outside.
@@ -177,7 +181,7 @@ impl Walker<'_> {
 
     /// What all packets go through.
     fn gate(&mut self) -> Result<(), End> {
-        let Question { to, protocol, .. } = *self.question;
+        let (to, protocol) = (self.question.to, self.protocol);
         if self.has(Set::Refused, self.port()) {
             self.push("frontend", format!("{to}/{protocol} has no endpoint"), &[Set::Refused]);
             return Err(drop(
@@ -220,7 +224,7 @@ impl Walker<'_> {
     }
 
     fn check_source(&mut self) -> Result<(), End> {
-        let Question { to, protocol, .. } = *self.question;
+        let (to, protocol) = (self.question.to, self.protocol);
         let ranges: Vec<_> = self
             .seen
             .state
@@ -324,7 +328,7 @@ impl Walker<'_> {
 
     /// Returns the server of a connection that IPVS knows, or which it keeps for the client.
     fn remembered(&mut self, service: &Virtual, is_persistent: bool) -> Option<SocketAddr> {
-        let Question { to, protocol, .. } = *self.question;
+        let (to, protocol) = (self.question.to, self.protocol);
         let protocol = protocol.to_string();
         let of_protocol = || self.known.iter().filter(|flow| flow.protocol == protocol);
         let source = self.source;
@@ -350,7 +354,7 @@ impl Walker<'_> {
 
     /// Returns how a server gets the packet.
     fn way(&self, server: SocketAddr, Server { method, .. }: Server, is_marked: bool) -> (Reason, String) {
-        let is_here = self.has(Set::Local, Element::Port(self.question.protocol, server));
+        let is_here = self.has(Set::Local, Element::Port(self.protocol, server));
         let is_process = self.question.entry == Entry::Process;
         if method == TUNNEL {
             return (Reason::SentDsr, "encapsulated; the server answers the client itself".to_owned());

@@ -28,7 +28,7 @@ fn ask(from: &str, device: Option<&str>, to: &str) -> Question {
         from: SocketAddr::new(from.parse().unwrap(), 40000),
         entry: Entry::Device(device.map(str::to_owned)),
         to: to.parse().unwrap(),
-        protocol: Protocol::Tcp,
+        protocol: 6,
     }
 }
 
