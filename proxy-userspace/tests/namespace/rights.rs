@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use millrace_lab::agent::Proxy;
@@ -14,13 +15,13 @@ use millrace_lab::container::{AGENT_CAPABILITIES, capabilities_of, contain};
 use millrace_lab::net::{Namespace, read_sysctl, write_sysctl};
 use millrace_lab::process::Process;
 use millrace_lab::topology::{Family, vip};
-use millrace_lab::traffic::{Protocol, ask};
+use millrace_lab::traffic::{Protocol, Stream, ask};
 use millrace_lab::walk::Walk;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
-use crate::fixture::own_without_agents;
+use crate::fixture::{expect_no_loss, own_without_agents};
 
 /// Settings with a value that the data path can't use, and the right one.
 const SYSCTLS: [(&str, &str, &str); 5] = [
@@ -95,6 +96,33 @@ fn an_agent_with_three_capabilities_serves_a_node_that_was_set_up_before() -> Re
     for word in ["61000-65535 given back", "accept_ra: 1 again"] {
         assert!(said.contains(word), "{word} is not in {said}");
     }
+    Ok(())
+}
+
+/// Without CAP_SYS_ADMIN an agent can't ask the kernel for a program's maps by their ids.
+#[test]
+fn a_killed_agent_with_three_capabilities_costs_no_datagram_and_loads_nothing_anew() -> Result<()> {
+    let cluster = own_without_agents(1, 1)?;
+    let proxy = cluster.proxy(1)?;
+    init(proxy)?;
+    let agent = start_contained(proxy)?;
+    cluster.wait_for_hooks(1)?;
+    let service = cluster.service("kept", 1, &["pod-1a"])?.load_balancer(vip(1));
+    cluster.apply(&service, &[1])?;
+    let loads = || proxy.log().matches("programs loaded").count();
+    let before = loads();
+    let mut streams = Vec::new();
+    for family in Family::ALL {
+        let target = SocketAddr::new(vip(1).of(family), 80);
+        streams.push(Stream::start(cluster.bed().client(), target, Duration::from_millis(1))?);
+    }
+    agent.kill()?;
+    let _agent = start_contained(proxy)?;
+    proxy.wait_for_start(2)?;
+    for stream in streams {
+        assert!(expect_no_loss(&cluster, stream)?.sent > 100);
+    }
+    assert_eq!((loads(), before > 0), (before, true), "{}", proxy.log());
     Ok(())
 }
 
