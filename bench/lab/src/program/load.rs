@@ -367,9 +367,12 @@ impl Bed {
         }
         let mut ebpf = self.ebpf();
         for (name, map) in ebpf.maps() {
-            if !name.starts_with('.') {
-                map.pin(maps.join(name)).unwrap_or_else(|error| panic!("{name}: {error:?}"));
-            }
+            // The agent pins the sections beside the programs.
+            let path = match name.strip_prefix('.') {
+                Some(section) => programs.join(section.replace('.', "_").to_uppercase()),
+                None => maps.join(name),
+            };
+            map.pin(path).unwrap_or_else(|error| panic!("{name}: {error:?}"));
         }
         for hook in hooks {
             let (name, path) = (hook.program(), programs.join(hook.program()));
