@@ -182,7 +182,8 @@ impl Walker<'_> {
     /// What all packets go through.
     fn gate(&mut self) -> Result<(), End> {
         let (to, protocol) = (self.question.to, self.protocol);
-        if self.has(Set::Refused, self.port()) {
+        // The rules that name the state `new` let a known connection go on.
+        if self.is_new() && self.has(Set::Refused, self.port()) {
             self.push("frontend", format!("{to}/{protocol} has no endpoint"), &[Set::Refused]);
             return Err(drop(
                 Reason::NoEndpoint,
@@ -249,7 +250,7 @@ impl Walker<'_> {
 
     /// What clients outside go through. Returns the virtual service of a mark.
     fn outside(&mut self) -> Result<Option<Virtual>, End> {
-        if self.has(Set::DroppedOutside, self.port()) {
+        if self.is_new() && self.has(Set::DroppedOutside, self.port()) {
             let found = "externalTrafficPolicy Local: no endpoint here, some elsewhere";
             self.push("list", found, &[Set::DroppedOutside]);
             let why = "externalTrafficPolicy is Local, and all endpoints are on other nodes";
@@ -270,7 +271,7 @@ impl Walker<'_> {
 
     /// What the others go through. Returns whether the source is to be translated.
     fn inside(&mut self) -> Result<bool, End> {
-        if self.has(Set::DroppedInside, self.port()) {
+        if self.is_new() && self.has(Set::DroppedInside, self.port()) {
             let found = "the policy is Local: no endpoint here, some elsewhere";
             self.push("list", found, &[Set::DroppedInside]);
             let why = "the traffic policy is Local, and all endpoints are on other nodes";
@@ -326,28 +327,47 @@ impl Walker<'_> {
         Ok(())
     }
 
+    /// Returns the entry of the packet's own connection.
+    fn connection(&self) -> Option<&FlowView> {
+        let (to, protocol) = (self.question.to, self.protocol.to_string());
+        let is_own = |flow: &&FlowView| {
+            flow.kind == "connection"
+                && flow.protocol == protocol
+                && flow.source == self.source
+                && flow.destination == Some(to)
+        };
+        self.known.iter().find(is_own)
+    }
+
+    fn is_new(&self) -> bool {
+        self.connection().is_none()
+    }
+
     /// Returns the server of a connection that IPVS knows, or which it keeps for the client.
     fn remembered(&mut self, service: &Virtual, is_persistent: bool) -> Option<SocketAddr> {
-        let (to, protocol) = (self.question.to, self.protocol);
-        let protocol = protocol.to_string();
-        let of_protocol = || self.known.iter().filter(|flow| flow.protocol == protocol);
-        let source = self.source;
-        let is_own = |flow: &&FlowView| flow.source == source && flow.destination == Some(to);
-        if let Some(flow) = of_protocol().find(|flow| flow.kind == "connection" && is_own(flow)) {
-            let (backend, left) = (flow.backend, flow.remaining_seconds);
-            self.push("flow", format!("{}, to {backend}; forgotten in {left} s", flow.state), &[]);
-            return Some(backend);
+        let servers = self.seen.servers.get(service).map(Vec::as_slice).unwrap_or_default();
+        if let Some(FlowView { backend, state, remaining_seconds, .. }) = self.connection() {
+            let (backend, found) =
+                (*backend, format!("{state}, to {backend}; forgotten in {remaining_seconds} s"));
+            self.push("flow", found, &[]);
+            return servers.iter().any(|(address, ..)| *address == backend).then_some(backend);
         }
         if !is_persistent {
             return None;
         }
-        let is_of_service = |flow: &&FlowView| match service {
-            Virtual::Mark { mark, .. } => flow.mark == Some(*mark),
-            Virtual::Address { address, .. } => flow.destination == Some(*address),
+        let protocol = self.protocol.to_string();
+        let is_of_client = |flow: &&FlowView| {
+            let is_of_service = match service {
+                Virtual::Mark { mark, .. } => flow.mark == Some(*mark),
+                Virtual::Address { address, .. } => flow.destination == Some(*address),
+            };
+            let is_client = flow.source.ip() == self.source.ip() && flow.protocol == protocol;
+            flow.kind == "template" && is_client && is_of_service
         };
-        let template = of_protocol()
-            .find(|flow| flow.kind == "template" && flow.source.ip() == source.ip() && is_of_service(flow))?;
-        let (backend, left) = (template.backend, template.remaining_seconds);
+        let FlowView { backend, remaining_seconds, .. } = self.known.iter().find(is_of_client)?;
+        // The agent sets expire_quiescent_template: a server that drains keeps no client.
+        servers.iter().find(|(address, server, _)| address == backend && server.weight > 0)?;
+        let (backend, left) = (*backend, *remaining_seconds);
         self.push("affinity", format!("the client keeps {backend} for {left} s"), &[]);
         Some(backend)
     }

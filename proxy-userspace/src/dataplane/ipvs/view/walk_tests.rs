@@ -124,4 +124,20 @@ fn what_ipvs_remembers_comes_before_the_scheduler() {
     let (end, steps) = answered(&state(), &known, &ask("10.1.0.8", Some("cni0"), "10.96.0.10:80"));
     assert_eq!(end, "served_local or served_pod: rr chooses one of 10.1.1.6:8080, 10.1.0.5:8080");
     assert_eq!(steps, ["client", "frontend", "schedule", "path", "path"]);
+
+    let mut seen = state();
+    add(&mut seen, Set::Refused, port("10.96.0.10:80"));
+    let (end, _) = answered(&seen, &known, &question);
+    assert_eq!(end, "served_pod: 10.1.1.6:8080", "only new connections are refused");
+    for servers in seen.servers.values_mut() {
+        for (_, server, _) in servers {
+            server.weight = 0;
+        }
+    }
+    let (end, _) = answered(&seen, &known, &question);
+    assert_eq!(end, "served_pod: 10.1.1.6:8080", "a server that drains keeps its connections");
+    seen.state.members.remove(&(Set::Refused, port("10.96.0.10:80")));
+    let (end, steps) = answered(&seen, &known[..1], &question);
+    assert_eq!(end, "DROP no_endpoint: TCP 10.96.0.10:80 has no server for new connections");
+    assert_eq!(steps, ["client", "frontend", "schedule"], "and no clients");
 }
