@@ -100,7 +100,9 @@ pub async fn find(client: &Client, selector: &str, nodes: &[String]) -> Result<V
 
 /// Returns the agent of a running pod.
 fn agent(pod: &Pod) -> Option<Agent> {
-    let is_running = pod.status.as_ref()?.phase.as_deref() == Some("Running");
+    // A pod that ends is still running, and its successor may be there.
+    let is_ending = pod.metadata.deletion_timestamp.is_some();
+    let is_running = pod.status.as_ref()?.phase.as_deref() == Some("Running") && !is_ending;
     let node = pod.spec.as_ref()?.node_name.clone()?;
     is_running.then(|| Agent { node, namespace: pod.namespace().unwrap_or_default(), pod: pod.name_any() })
 }

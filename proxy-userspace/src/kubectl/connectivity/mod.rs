@@ -34,7 +34,7 @@ pub struct TestArgs {
     /// Tests to run, by name or by the first part of it, such as nodeport [default: all]
     #[arg(value_name = "TEST")]
     tests: Vec<String>,
-    /// Namespace of the pods and Services; it must not exist, and is removed at the end
+    /// Namespace of the pods and Services, removed at the end; one that a former test left is removed before
     #[arg(long, default_value = "millrace-test")]
     namespace: String,
     /// Let this machine ask NodePorts, too; it must be outside the cluster, and reach the nodes
@@ -83,15 +83,22 @@ pub async fn run(
     let place = Place { client, namespace: &args.namespace, longest: args.start_timeout };
     until_interrupted(place.make_namespace()).await?;
     let verdicts = until_interrupted(verdicts(&place, agents, &tests, args)).await;
+    let delete = format!("`kubectl delete namespace {}` removes it", args.namespace);
     if args.keep {
-        note(&format!("the namespace {} is left; `kubectl delete namespace {0}` removes it", args.namespace));
-    } else {
-        place.remove().await?;
+        note(&format!("the namespace {} is left; {delete}", args.namespace));
+    } else if let Err(error) = place.remove().await {
+        // What was found counts more.
+        note(&format!("the namespace {} is left: {error}; {delete}", args.namespace));
     }
     let verdicts = verdicts?;
     write_out(&report::text(&verdicts, args.output)?)?;
-    let has_failed = verdicts.iter().any(|(_, finding)| finding.outcome == Outcome::Fail);
-    Ok(if has_failed { ExitStatus::Wrong } else { ExitStatus::Done })
+    if !verdicts.iter().any(|(_, finding)| finding.outcome == Outcome::Fail) {
+        return Ok(ExitStatus::Done);
+    }
+    if !args.keep {
+        note("the Services are removed: repeat with --keep, and explain finds them");
+    }
+    Ok(ExitStatus::Wrong)
 }
 
 /// An interrupt must not leave pods behind.

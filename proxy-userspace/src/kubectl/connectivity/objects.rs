@@ -135,7 +135,7 @@ pub fn pod(role: Role, node: &str, is_first: bool, image: &str) -> Result<Pod, C
                 "imagePullPolicy": "IfNotPresent",
                 "command": command,
                 "readinessProbe": probe,
-                "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}},
+                "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "128Mi"}},
                 "securityContext": {
                     "runAsNonRoot": true,
                     "runAsUser": 65534,

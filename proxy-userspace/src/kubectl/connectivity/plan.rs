@@ -12,8 +12,8 @@ const REQUESTS: u16 = 4;
 /// Requests that must all meet one server.
 const STICKY_REQUESTS: u16 = 10;
 const BYTES: usize = 64;
-/// More than a packet takes: several segments, or fragments.
-const MANY_BYTES: usize = 8000;
+/// More than a packet takes, also a jumbo frame: several segments, or fragments.
+const MANY_BYTES: usize = 20_000;
 
 /// A test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -270,10 +270,15 @@ impl Setting {
 
     /// Returns probes of a Service's NodePorts on each node, with the node.
     fn node_ports(&self, kind: Kind, bytes: usize) -> impl Iterator<Item = (&Node, Probe)> {
-        let ports = self.services.get(&kind).into_iter().flat_map(|found| &found.node_ports);
+        let found = self.services.get(&kind);
+        // A Service of one family has NodePorts at the nodes' addresses of that family alone.
+        let families = found.map(|found| found.cluster_ips.as_slice()).unwrap_or_default();
+        let ports = found.into_iter().flat_map(|found| &found.node_ports);
         ports.flat_map(move |(protocol, port)| {
             self.nodes.iter().flat_map(move |node| {
-                node.addresses.iter().map(move |address| {
+                let is_served =
+                    |address: &&IpAddr| families.iter().any(|one| one.is_ipv4() == address.is_ipv4());
+                node.addresses.iter().filter(is_served).map(move |address| {
                     let target = SocketAddr::new(*address, *port);
                     (node, Probe { protocol: *protocol, target, requests: REQUESTS, bytes })
                 })
@@ -412,6 +417,17 @@ mod tests {
                 .iter()
                 .all(|line| !line.starts_with("a pod on node-2") || line.contains("echo-b-node-2"))
         );
+    }
+
+    #[test]
+    fn a_cluster_of_one_family_has_node_ports_of_that_family_alone() {
+        let mut setting = setting(2, true);
+        for frontends in setting.services.values_mut() {
+            frontends.cluster_ips.retain(IpAddr::is_ipv6);
+        }
+        assert_eq!(shown(&setting, OUTSIDE_NODEPORT), [""; 0], "the nodes have IPv4 addresses alone");
+        setting.nodes[0].addresses.push("fd00::a".parse().unwrap());
+        assert_eq!(shown(&setting, OUTSIDE_NODEPORT).len(), 2);
     }
 
     #[test]
