@@ -130,7 +130,7 @@ impl Programs {
         if pins::are_usable(&directory, &layout.maps(), &USUAL) {
             debug!(directory = %directory.display(), "programs are unchanged");
         } else {
-            pins::set_aside(&directory, layout)?;
+            pins::set_aside(&directory, &USUAL)?;
             load(settings, &constants, layout, &directory, &USUAL)?;
         }
         let mut former = entries(&layout.programs())?;

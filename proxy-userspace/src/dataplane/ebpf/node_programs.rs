@@ -85,14 +85,17 @@ pub fn directory(layout: &Layout) -> Result<Option<PathBuf>, OpenError> {
     let mut directories = entries(&layout.programs())?;
     let attached = attached_programs(layout)?;
     let serving = directories.iter().position(|directory| has_one_of(directory, &attached));
-    Ok(match serving {
-        Some(index) => Some(directories.swap_remove(index)),
-        None => directories.pop(),
-    })
+    if let Some(index) = serving {
+        return Ok(Some(directories.swap_remove(index)));
+    }
+    // A name with a number is that of programs that were set aside.
+    let is_aside = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().contains('-'));
+    directories.sort_by_key(|path| !is_aside(path));
+    Ok(directories.pop())
 }
 
 /// Whether one of these programs is pinned in a directory.
-pub fn has_one_of(directory: &Path, programs: &BTreeSet<u32>) -> bool {
+fn has_one_of(directory: &Path, programs: &BTreeSet<u32>) -> bool {
     let pins = entries(directory).unwrap_or_default();
     let ids = pins.iter().filter(|pin| is_program(pin));
     let mut ids = ids.filter_map(|pin| sys::obj_get(pin).and_then(|fd| sys::program_id(fd.as_fd())).ok());
@@ -100,7 +103,7 @@ pub fn has_one_of(directory: &Path, programs: &BTreeSet<u32>) -> bool {
 }
 
 /// Returns the kernel's ids of the programs of the pinned links.
-pub fn attached_programs(layout: &Layout) -> Result<BTreeSet<u32>, OpenError> {
+fn attached_programs(layout: &Layout) -> Result<BTreeSet<u32>, OpenError> {
     let links = entries(&layout.links())?;
     let names = |path: &&PathBuf| {
         path.file_name().and_then(|name| name.to_str()).is_some_and(|name| LinkKey::parse(name).is_some())

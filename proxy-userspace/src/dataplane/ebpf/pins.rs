@@ -13,8 +13,6 @@ use super::bpffs::{entries, is_program, remove_tree};
 use super::error::OpenError;
 use super::hooks::SocketHook;
 use super::inventory::maps;
-use super::layout::Layout;
-use super::node_programs::{attached_programs, has_one_of};
 use super::parts;
 use super::settings::Sizes;
 use super::sys;
@@ -40,10 +38,11 @@ pub(super) fn are_usable(directory: &Path, maps: &Path, programs: &[&'static str
     programs.iter().copied().chain(sockets).chain(parts).all(uses_these)
 }
 
-/// Makes room for other programs in the place of these. Those that links run keep their pins under another name until
-/// others take their place: the kernel empties an array of parts with its last pin.
-pub(super) fn set_aside(directory: &Path, layout: &Layout) -> Result<(), OpenError> {
-    if !has_one_of(directory, &attached_programs(layout)?) {
+/// Makes room for other programs in the place of these. Links or filters may run them, so they keep their pins under
+/// another name until others take their place: the kernel empties an array of parts with its last pin. Programs are
+/// pinned after their parts, so nothing runs what an agent killed before that has left.
+pub(super) fn set_aside(directory: &Path, programs: &[&'static str]) -> Result<(), OpenError> {
+    if !programs.iter().any(|name| directory.join(name).exists()) {
         return remove_tree(directory, &mut Vec::new());
     }
     let mut aside = directory.to_owned();
@@ -54,7 +53,7 @@ pub(super) fn set_aside(directory: &Path, layout: &Layout) -> Result<(), OpenErr
         }
         directory.clone_into(&mut aside);
     }
-    debug!(directory = %directory.display(), "programs that run can't be taken over");
+    debug!(directory = %directory.display(), "programs can't be taken over");
     std::fs::rename(directory, aside).map_err(|error| OpenError::File { path: directory.to_owned(), error })
 }
 
