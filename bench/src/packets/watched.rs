@@ -53,7 +53,7 @@ fn time(scene: &mut Scene, is_watched: bool, rounds: u32) -> Result<f64> {
     let recorded = each.max().unwrap_or_default() as f64;
     // The seconds of the clock that a sample touches, and so the events that a CPU may have.
     let most = f64::from(if is_watched { RATE } else { USUAL_RATE }) * (seconds + 2.0);
-    // Within a second, earlier samples may have used its events.
+    // More than without a wish shows that it holds. Within a second, earlier samples may have used its events.
     ensure!(
         recorded <= most && (recorded > 0.0 || seconds < 1.0),
         "{recorded} events of a CPU in {seconds} s"

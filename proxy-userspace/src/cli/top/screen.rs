@@ -109,6 +109,8 @@ struct State {
     before: Option<Reading>,
     now: Reading,
     is_paused: bool,
+    /// Why a view can't be shown; in the place of the keys until the next reading.
+    complaint: Option<String>,
     /// While it is open, the kernel measures programs.
     _measured: Option<OwnedFd>,
 }
@@ -119,11 +121,15 @@ pub fn run(args: &TopArgs) -> Result<(), CliError> {
     let mut screen = Screen::open().map_err(failed)?;
     let mut end = Instant::now() + args.delay.min(FIRST);
     loop {
-        screen.show(&state.text()?, &state.keys()).map_err(failed)?;
+        screen.show(&state.text()?, &state.last_line()).map_err(failed)?;
         match wish_until(end).map_err(failed)? {
             Some(Wish::End) => return Ok(()),
             Some(Wish::View(view)) if view != state.args.view => {
-                state = State::of(TopArgs { view, by: None, ..state.args })?;
+                match State::of(TopArgs { view, by: None, ..state.args.clone() }) {
+                    Ok(other) => state = other,
+                    // A view may take rights that the others do not.
+                    Err(error) => state.complaint = Some(error.to_string()),
+                }
                 end = Instant::now() + args.delay.min(FIRST);
             }
             Some(Wish::Sort { to_right }) => state.sort(to_right),
@@ -146,10 +152,18 @@ fn failed(error: io::Error) -> CliError {
 impl State {
     fn of(args: TopArgs) -> Result<Self, CliError> {
         let measured = (args.view == View::Programs).then(programs::measure).transpose()?;
-        Ok(Self { now: args.read()?, args, before: None, is_paused: false, _measured: measured })
+        Ok(Self {
+            now: args.read()?,
+            args,
+            before: None,
+            is_paused: false,
+            complaint: None,
+            _measured: measured,
+        })
     }
 
     fn read(&mut self) -> Result<(), CliError> {
+        self.complaint = None;
         self.before = Some(std::mem::replace(&mut self.now, self.args.read()?));
         Ok(())
     }
@@ -162,15 +176,22 @@ impl State {
         args.text(&Interval::between(before, &self.now))
     }
 
+    /// Returns the last line, which must not wrap.
+    fn last_line(&self) -> String {
+        let line = self.complaint.clone().unwrap_or_else(|| self.keys());
+        let width = size().map_or(usize::MAX, |(columns, _)| columns.into());
+        line.chars().take(width).collect()
+    }
+
     /// Returns the line about the keys.
     fn keys(&self) -> String {
         let views = View::value_variants().iter().zip(1..).map(|(view, number)| {
             let name = view.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
             if *view == self.args.view { format!("[{number} {name}]") } else { format!("{number} {name}") }
         });
-        let views = views.collect::<Vec<_>>().join("  ");
+        let views = views.collect::<Vec<_>>().join(" ");
         let pause = if self.is_paused { "[p paused]" } else { "p pause" };
-        format!("{views}   s sort: {}   {pause}   q end", self.column())
+        format!("{views}  q end  {pause}  s sort: {}", self.column())
     }
 
     /// Returns the key of the column that sorts.
@@ -212,7 +233,8 @@ mod tests {
     #[test]
     fn the_sorting_column_goes_round() {
         let args: TopArgs = parsed("--view drops");
-        let mut state = State { args, before: None, now: reading(), is_paused: false, _measured: None };
+        let mut state =
+            State { args, before: None, now: reading(), is_paused: false, complaint: None, _measured: None };
         let mut sort = |to_right| {
             state.sort(to_right);
             state.column().to_owned()
@@ -220,7 +242,7 @@ mod tests {
         assert_eq!([sort(true), sort(true), sort(false)], ["packets", "reason", "packets"]);
         assert_eq!(
             state.keys(),
-            "1 services  2 backends  [3 drops]  4 programs   s sort: packets   p pause   q end"
+            "1 services 2 backends [3 drops] 4 programs  q end  p pause  s sort: packets"
         );
         assert_eq!(state.text().unwrap(), MEASURING);
     }
