@@ -59,6 +59,8 @@ pub struct Fixture<A> {
     hints: Vec<(HintKey, u32)>,
     ways: Vec<Way>,
     pub hops: Vec<Hop<A>>,
+    /// Each entry of SNAT_FULL.
+    pub snat_full: u64,
 }
 
 impl<A: Address> Fixture<A> {
@@ -85,6 +87,7 @@ impl<A: Address> Fixture<A> {
             hints: Vec::new(),
             ways: vec![Way::default()],
             hops: vec![Hop::default()],
+            snat_full: 0,
         }
     }
 
@@ -160,6 +163,9 @@ impl<A: Address> Tables<A> for Fixture<A> {
     fn now(&self) -> u32 {
         NOW
     }
+    fn milliseconds(&self) -> u32 {
+        NOW * 1000
+    }
     fn heartbeat(&self) -> u32 {
         NOW
     }
@@ -227,7 +233,7 @@ impl<A: Address> Tables<A> for Fixture<A> {
         None
     }
     fn snat_full(&self, _: u32) -> u64 {
-        0
+        self.snat_full
     }
     fn label(&self, service: u32) -> Option<String> {
         Some(format!("shop/web-{service}:http"))

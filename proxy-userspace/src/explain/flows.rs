@@ -144,19 +144,26 @@ impl<A: Address, T: Tables<A>> Walker<'_, A, T> {
         self.keys.snat_full.push(index);
         let full = self.tables.snat_full(index);
         let (tag, is_recent) =
-            ((full >> 32) as u32, self.milliseconds().wrapping_sub(full as u32) < SNAT_PAUSE);
+            ((full >> 32) as u32, self.tables.milliseconds().wrapping_sub(full as u32) < SNAT_PAUSE);
         let is_lent = best.0 != Worth::TAKEN;
-        if is_recent && (tag == destination || is_lent) {
-            return if is_lent { Ok(Some(best.1)) } else { Err(self.no_port(backend)) };
+        // Read in any case: the run has no other ports than these, and may take the time of the last search for past.
+        let has_port = self.has_port(&packet.key, &mut reply);
+        if is_recent && is_lent {
+            return Ok(Some(best.1));
         }
+        let is_paused = is_recent && tag == destination;
+        if has_port && !is_paused { Ok(None) } else { Err(self.no_port(backend)) }
+    }
+
+    /// Returns whether a port of the range is left to a new connection. Looks at all of them.
+    fn has_port(&mut self, key: &FlowKey<A>, reply: &mut FlowKey<A>) -> bool {
         let first = self.constant(global::SNAT_PORT_FIRST);
+        let mut has_port = false;
         for port in first..first + self.constant(global::SNAT_PORT_COUNT) {
             reply.destination_port = (port as u16).to_be();
-            if self.worth(&packet.key, &reply) != Worth::TAKEN {
-                return Ok(None);
-            }
+            has_port |= self.worth(key, reply) != Worth::TAKEN;
         }
-        Err(self.no_port(backend))
+        has_port
     }
 
     fn no_port(&self, backend: (A, u16)) -> super::step::End {
@@ -164,11 +171,6 @@ impl<A: Address, T: Tables<A>> Walker<'_, A, T> {
         let why =
             format!("all {ports} ports of --snat-ports towards {} are in use", at(backend.0, backend.1));
         Verdict::new(Reason::SnatPorts, why).into()
-    }
-
-    /// The programs' clock in milliseconds, as exact as the walk knows it.
-    fn milliseconds(&self) -> u32 {
-        self.now.wrapping_mul(1000)
     }
 
     /// Returns a port of the range for SNAT, network byte order.

@@ -9,6 +9,7 @@ use proxy_common::frontend::{
     FRONTEND_AFFINITY, FRONTEND_DSR, FRONTEND_KIND_NODE_PORT, FRONTEND_KIND_SHIFT, FRONTEND_LOCAL,
     FRONTEND_SOURCE_RANGES, Frontend, FrontendKey, SCOPE_EXTERNAL,
 };
+use proxy_common::hash::flow_hash;
 use proxy_common::hop::{HOP_NEIGHBOUR, HOP_XDP, Hop};
 use proxy_common::selection::{SERVICE_ELSEWHERE, Slot};
 use proxy_common::verdict::{Program, Reason};
@@ -235,6 +236,48 @@ fn snat_leaves_by_its_hop_or_asks_the_kernel() {
     shop.0.hops[pod.id() as usize] = Hop { flags: HOP_NEIGHBOUR, device: 3, ..hop };
     let at_xdp = shop.walk(Program::XdpIngress, "198.51.100.7:40000", "192.0.2.1:80", SYN);
     assert_eq!(ends(&at_xdp).0, Reason::HandedToTc);
+    assert_eq!(ends(&shop.at_tc("198.51.100.7:40000")).0, Reason::SentSnat);
+}
+
+#[test]
+fn a_node_without_a_port_has_looked_at_each_whenever_the_programs_searched_last() {
+    const FIRST: u16 = 61000;
+    let mut shop = Shop::of(&[(global::SNAT_PORT_COUNT, 64)]);
+    let pod = shop.backend("10.1.0.1", WELL, 0);
+    let own = v4("10.0.0.1");
+    shop.0.hops[pod.id() as usize] =
+        Hop { source: own, backend: pod.0, asked: NOW, device: DEVICE, mtu: 1500, ..Hop::default() };
+    let key = |port: u16| FlowKey {
+        source: v4("10.1.0.1"),
+        source_port: 8080_u16.to_be(),
+        destination: own,
+        destination_port: port.to_be(),
+        protocol: 6,
+        ..FlowKey::default()
+    };
+    let flow = Flow {
+        source: v4("192.0.2.1"),
+        source_port: HTTP,
+        destination: v4("198.51.100.9"),
+        destination_port: 40000_u16.to_be(),
+        last_seen: NOW,
+        state: FLOW_ESTABLISHED,
+        ..Flow::default()
+    };
+    shop.0.flows = (0..64).map(|port| (key(FIRST + port), flow)).collect();
+    let list = shop.list(&[pod]);
+    let mut shop = shop.frontend(list, 0);
+    let searched = |at: u32| u64::from(flow_hash(&key(0))) << 32 | u64::from(at);
+    for at in [NOW * 1000, NOW * 1000 - 99, NOW * 1000 - 100, 0] {
+        shop.0.snat_full = searched(at);
+        let walk = shop.at_tc("198.51.100.7:40000");
+        assert_eq!(ends(&walk).0, Reason::SnatPorts, "searched at {at}");
+        // A dry run finds free what the walk did not look at.
+        for port in 0..64 {
+            assert!(walk.concern.v4.flows.contains(&key(FIRST + port)), "port {port}, searched at {at}");
+        }
+    }
+    shop.0.flows.pop();
     assert_eq!(ends(&shop.at_tc("198.51.100.7:40000")).0, Reason::SentSnat);
 }
 

@@ -32,6 +32,8 @@ pub trait Tables<A: Address> {
     fn constants(&self) -> &NodeConstants;
     /// Returns the second on the programs' clock.
     fn now(&self) -> u32;
+    /// Returns the millisecond on the programs' clock, wrapped around.
+    fn milliseconds(&self) -> u32;
     /// Returns the second of the agent's last heartbeat.
     fn heartbeat(&self) -> u32;
     /// Returns a word of ADDRESS_FILTER.
@@ -173,6 +175,10 @@ impl<A: Address> Tables<A> for FamilyTables<'_, A> {
         let clock = clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE);
         let nanoseconds = clock.map_or(0, |time| std::time::Duration::from(time).as_nanos());
         seconds(u64::try_from(nanoseconds).unwrap_or(u64::MAX))
+    }
+    fn milliseconds(&self) -> u32 {
+        let clock = clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE);
+        clock.map_or(0, |time| std::time::Duration::from(time).as_millis() as u32)
     }
     fn heartbeat(&self) -> u32 {
         (self.all.maps().agent.load(AGENT_HEARTBEAT) & u64::from(u32::MAX)) as u32
