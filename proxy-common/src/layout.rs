@@ -64,6 +64,7 @@ mod tests {
     use crate::frontend::{Frontend, FrontendKey};
     use crate::hop::{Device, Hop};
     use crate::icmp::SourcePrefix;
+    use crate::kernel_drop::{KernelDrop, KernelDropSettings, Place, Told};
     use crate::name::ServiceName;
     use crate::selection::HintKey;
     use crate::socket::{SocketFrontend, SocketKey};
@@ -116,6 +117,22 @@ mod tests {
         VipKey::SHAPE,
         Way::SHAPE,
     ];
+
+    /// Those of types that lie in no pinned map. The program and the command that loads it are of one build, so
+    /// they may change.
+    const UNPINNED: [&[(&str, usize, usize)]; 4] =
+        [KernelDrop::SHAPE, KernelDropSettings::SHAPE, Place::SHAPE, Told::SHAPE];
+
+    #[test]
+    fn each_field_begins_where_the_one_before_it_ends() {
+        for shape in SHAPES.iter().chain(&UNPINNED) {
+            let mut end = 0;
+            for (field, offset, size) in *shape {
+                assert_eq!(*offset, end, "{field} in {shape:?}");
+                end += size;
+            }
+        }
+    }
 
     #[test]
     fn a_shared_type_that_changes_changes_the_layout_version() {

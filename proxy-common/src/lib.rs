@@ -28,6 +28,7 @@ pub mod frontend_index;
 pub mod hash;
 pub mod hop;
 pub mod icmp;
+pub mod kernel_drop;
 mod layout;
 pub mod name;
 pub mod node_flow;

@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::toolchain::{Toolchain, trim_paths};
-use crate::workspace::Workspace;
+use crate::workspace::{KERNEL_BPF, Workspace};
 use crate::{command, object_check, slim, stack_check};
 
 /// The effect of the compiler's warnings.
@@ -28,20 +28,27 @@ pub fn everything(workspace: &Workspace) -> Result<()> {
 /// Builds the BPF programs, and fails if one of them could panic.
 pub fn bpf_object(workspace: &Workspace, warnings: Warnings) -> Result<()> {
     let mut cargo = bpf_cargo(workspace, "millrace-bpf");
+    cargo.args(["--bin", KERNEL_BPF]);
     if warnings == Warnings::Denied {
         // Unlike -Dwarnings, this is no compiler flag, so cargo does not build again what it has
         // built.
         cargo.env("CARGO_BUILD_WARNINGS", "deny").arg("-Zwarnings");
     }
     command::run(&mut cargo)?;
-    let object = workspace.linked_object();
-    let bytes = std::fs::read(&object).with_context(|| format!("can't read {}", object.display()))?;
+    let linked = workspace.linked_object();
+    checked(&linked.with_file_name(KERNEL_BPF), &workspace.kernel_bpf_object())?;
+    checked(&linked, &workspace.bpf_object())
+}
+
+/// Checks an object from the linker, and writes what agents embed.
+fn checked(linked: &Path, object: &Path) -> Result<()> {
+    let bytes = std::fs::read(linked).with_context(|| format!("can't read {}", linked.display()))?;
     let traces = object_check::panic_traces(&bytes)?;
     if !traces.is_empty() {
         bail!(
             "{} can panic, and the kernel would refuse it: {}; look for an index, a slice or a division whose \
              bounds the compiler can't prove",
-            object.display(),
+            linked.display(),
             traces.join(", ")
         );
     }
@@ -49,12 +56,12 @@ pub fn bpf_object(workspace: &Workspace, warnings: Warnings) -> Result<()> {
     if !loops.is_empty() {
         bail!(
             "{} calls {}, a loop over single bytes; copy and clear only blocks of a constant size that fits the stack",
-            object.display(),
+            linked.display(),
             loops.join(", ")
         );
     }
     check_stack(&bytes)?;
-    write_slimmed(&bytes, &workspace.bpf_object())
+    write_slimmed(&bytes, object)
 }
 
 /// Builds the BPF programs that log each packet's steps, for developers. Returns the path of the object.

@@ -7,6 +7,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
+/// The name of the BPF object of `millrace monitor --kernel`.
+pub const KERNEL_BPF: &str = "millrace-kernel-bpf";
+
 /// The repository and the cache beside it.
 pub struct Workspace {
     /// The directory of the workspace's Cargo.toml.
@@ -38,6 +41,11 @@ impl Workspace {
     /// Returns the path of the BPF object that agents embed.
     pub fn bpf_object(&self) -> PathBuf {
         self.target().join("bpf/millrace-bpf")
+    }
+
+    /// Returns the path of the BPF object of `millrace monitor --kernel`, which agents embed as well.
+    pub fn kernel_bpf_object(&self) -> PathBuf {
+        self.bpf_object().with_file_name(KERNEL_BPF)
     }
 
     /// Returns the path of the BPF object from the linker, with debug information.

@@ -8,6 +8,7 @@ use super::ExitStatus;
 use crate::agent::AgentError;
 use crate::config::ConfigError;
 use crate::dataplane::ebpf::OpenError;
+use crate::dataplane::ebpf::kernel_drops::KernelDropsError;
 use crate::dataplane::ebpf::read::ReadError;
 use crate::dataplane::ipvs::OpenError as IpvsError;
 use crate::node::NodeError;
@@ -26,6 +27,8 @@ pub enum CliError {
     Ipvs(#[from] IpvsError),
     #[error(transparent)]
     Read(#[from] ReadError),
+    #[error("--kernel: {0}")]
+    KernelDrops(#[from] KernelDropsError),
     #[error(transparent)]
     Node(#[from] NodeError),
     #[error(transparent)]
@@ -74,7 +77,9 @@ impl CliError {
                 ),
             ) => ExitStatus::Usage,
             Self::Read(ReadError::Absent { .. }) => ExitStatus::NoDataplane,
-            Self::Read(ReadError::Denied { .. }) => ExitStatus::NotPermitted,
+            Self::Read(ReadError::Denied { .. }) | Self::KernelDrops(KernelDropsError::Denied) => {
+                ExitStatus::NotPermitted
+            }
             Self::Dataplane(error) | Self::Agent(AgentError::Dataplane(error)) => of_ebpf(error),
             Self::Ipvs(error) | Self::Agent(AgentError::Ipvs(error)) => of_ipvs(error),
             Self::Io(error) | Self::Kernel { error, .. }
@@ -152,6 +157,8 @@ mod tests {
         for (error, status) in [
             (CliError::Read(ReadError::Absent { path: path() }), ExitStatus::NoDataplane),
             (CliError::Read(ReadError::Denied { path: path() }), ExitStatus::NotPermitted),
+            (CliError::KernelDrops(KernelDropsError::Denied), ExitStatus::NotPermitted),
+            (CliError::KernelDrops(KernelDropsError::TooOld), ExitStatus::Failed),
             (CliError::Dataplane(file(denied())), ExitStatus::NotPermitted),
             (CliError::Agent(AgentError::Dataplane(file(denied()))), ExitStatus::NotPermitted),
             (CliError::Dataplane(file(io::Error::other("broken"))), ExitStatus::Failed),

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, read_to_string};
 use std::io::{BufRead, BufReader, pipe};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::{Command, Output};
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use anyhow::{Context, Result, ensure};
 use millrace_lab::agent::{Proxy, binary};
 use millrace_lab::cluster::Cluster;
 use millrace_lab::net::Task;
-use millrace_lab::process::Process;
-use millrace_lab::topology::vip;
+use millrace_lab::process::{Process, output};
+use millrace_lab::topology::{Family, vip};
 use millrace_lab::traffic::{Protocol, ask};
 use serde_json::Value;
 use tokio::net::UdpSocket;
@@ -41,7 +41,11 @@ fn at(number: u8, port: u16) -> SocketAddr {
 fn keep_sending(cluster: &Cluster, targets: &[SocketAddr]) -> Task<()> {
     let targets = targets.to_vec();
     cluster.bed().client().spawn(async move || {
-        let socket = UdpSocket::bind(("0.0.0.0", FROM)).await?;
+        let any: IpAddr = match targets.first() {
+            Some(SocketAddr::V6(_)) => Ipv6Addr::UNSPECIFIED.into(),
+            _ => Ipv4Addr::UNSPECIFIED.into(),
+        };
+        let socket = UdpSocket::bind((any, FROM)).await?;
         loop {
             for target in &targets {
                 // An unconnected socket hears of no refusal.
@@ -200,5 +204,40 @@ fn tcpdump_reads_the_packets_that_monitor_writes() -> Result<()> {
         assert!(seconds.parse::<i64>()? > 1_700_000_000 && nanoseconds.len() == 9, "{time}");
     }
     assert_eq!(text.lines().count(), 2);
+    Ok(())
+}
+
+#[test]
+fn monitor_shows_what_the_kernel_drops_of_a_service_with_its_reason_and_function() -> Result<()> {
+    let cluster = node()?;
+    let proxy = cluster.proxy(1)?;
+    let rules = "table inet fw { chain f { type filter hook forward priority 0; udp dport 8080 drop; }; }";
+    output(proxy.namespace(), &["nft", rules])?;
+    for family in Family::ALL {
+        let client = SocketAddr::new(cluster.bed().client_addresses().of(family), FROM);
+        let pod = SocketAddr::new(cluster.bed().pod("pod-1a")?.addresses().of(family), 8080);
+        let _sending = keep_sending(&cluster, &[SocketAddr::new(vip(1).of(family), 80)]);
+
+        let found = rows(proxy, &["--kernel", "--count", "3", "default/shown"])?;
+        assert_eq!(found.len(), 3);
+        for row in &found {
+            let expected = [
+                ("type", "kernel_drop".to_owned()),
+                ("service", "default/shown:udp-80".to_owned()),
+                ("client", client.to_string()),
+                ("frontend", pod.to_string()),
+                ("reason", "NETFILTER_DROP".to_owned()),
+                ("program", "kernel".to_owned()),
+                ("device", "eth0".to_owned()),
+            ];
+            for (key, value) in expected {
+                assert_eq!(row[key], value, "{row}");
+            }
+            let function = row["function"].as_str().unwrap_or_default();
+            assert!(function.starts_with("nft_do_chain") || function.starts_with("nf_hook_slow"), "{row}");
+            let headers = if family == Family::V4 { 20 + 8 } else { 40 + 8 };
+            assert_eq!(row["length"], headers + 1, "{row}");
+        }
+    }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! `millrace monitor`: events as the programs record them.
 
 mod decode;
+mod kernel;
 mod pcapng;
 mod row;
 
@@ -22,7 +23,8 @@ use super::service_port::ServicePort;
 use crate::config::{ConfigError, Refused};
 use crate::dataplane::ebpf::read::{PinnedMaps, Recorder, monotonic_seconds};
 pub use decode::headers;
-use row::{Clock, EventRow};
+use kernel::Kernel;
+use row::{Clock, EventRow, KERNEL_DROP};
 
 /// Time between two readings. A CPU keeps 256 events.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -43,6 +45,9 @@ pub struct MonitorArgs {
     /// Clients in this prefix
     #[arg(long, value_name = "CIDR", value_parser = super::argument::prefix)]
     client: Option<IpNet>,
+    /// Show packets of Services that the kernel drops as well, with the kernel's own reason
+    #[arg(long, conflicts_with = "last")]
+    kernel: bool,
     /// Events a second that each CPU records at most
     #[arg(long, value_name = "EVENTS", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     rate: u32,
@@ -120,7 +125,7 @@ impl MonitorArgs {
             Err(ConfigError { origin: flag.to_owned(), message: message.to_owned() })
         };
         match self.output {
-            Form::Pcapng if !self.r#type.contains(&EventKind::Drop) => {
+            Form::Pcapng if !self.kernel && !self.r#type.contains(&EventKind::Drop) => {
                 refused("--type", "pcapng has the packets of drops, and no other events: add drop")
             }
             Form::Pcapng if is_terminal => {
@@ -150,6 +155,7 @@ struct Watch<'a> {
     /// The Service ports that are meant; none for all.
     wanted: Option<Vec<String>>,
     labels: BTreeMap<u32, String>,
+    kernel: Option<Kernel>,
     clock: Clock,
     has_header: bool,
     stream: pcapng::Stream,
@@ -170,6 +176,7 @@ impl<'a> Watch<'a> {
             recorder: Recorder::open(maps, args.last.is_some())?,
             wanted,
             labels: maps.service_labels()?,
+            kernel: args.kernel.then(|| Kernel::start(maps, args.rate)).transpose()?,
             clock: Clock::now(),
             has_header: false,
             stream: pcapng::Stream::default(),
@@ -205,14 +212,22 @@ impl<'a> Watch<'a> {
                 maps.backend_address(reference, is_v6)
             })
         };
-        let rows = recorded.events.iter().map(row).filter(|row| self.keeps(row)).collect();
-        Ok((rows, recorded.missed))
+        let mut rows: Vec<EventRow> = recorded.events.iter().map(row).collect();
+        let mut missed = recorded.missed;
+        if let Some(kernel) = &mut self.kernel {
+            let (drops, left_out) = kernel.rows(maps, &self.clock)?;
+            rows.extend(drops);
+            rows.sort_by_key(|row| row.time);
+            missed += left_out;
+        }
+        rows.retain(|row| self.keeps(row));
+        Ok((rows, missed))
     }
 
     /// Whether a row is wanted: another command may watch other events.
     fn keeps(&self, row: &EventRow) -> bool {
         let args = self.args;
-        args.r#type.iter().any(|kind| kind.name() == row.kind)
+        (row.kind == KERNEL_DROP || args.r#type.iter().any(|kind| kind.name() == row.kind))
             && (args.output != Form::Pcapng || !row.frame.is_empty())
             && (args.reason.is_empty()
                 || row.kind != "drop"
@@ -220,7 +235,7 @@ impl<'a> Watch<'a> {
             && args.client.is_none_or(|net| row.client.is_some_and(|client| net.contains(&client.ip())))
             && self.wanted.as_ref().is_none_or(|labels| {
                 let places = [row.client, row.frontend, row.backend];
-                labels.contains(&row.service)
+                row.service.split(',').any(|service| labels.iter().any(|label| label == service))
                     || places.into_iter().flatten().any(|place| args.select.is_at(place, &row.protocol))
             })
     }

@@ -89,7 +89,8 @@ fn description(row: &EventRow) -> Vec<u8> {
 
 /// Says why the packet was dropped, in the words of the table.
 fn comment(row: &EventRow) -> String {
-    let why = format!("{} ({})", row.reason, row.program);
+    let by = if row.function.is_empty() { row.program } else { &row.function };
+    let why = format!("{} ({by})", row.reason);
     if row.service.is_empty() { why } else { format!("{why}, Service {}", row.service) }
 }
 
@@ -129,8 +130,9 @@ mod tests {
             client: None,
             frontend: None,
             backend: None,
-            reason: "no_way",
+            reason: "no_way".into(),
             program: "tc_ingress",
+            function: String::new(),
             device: device.to_owned(),
             length: 600,
             frame: frame.to_vec(),

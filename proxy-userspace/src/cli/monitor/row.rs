@@ -1,5 +1,6 @@
 //! An event as it is shown.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
@@ -13,7 +14,10 @@ use proxy_common::verdict::Program;
 use serde::Serialize;
 
 use super::decode::{Headers, headers, protocol_name};
+use crate::dataplane::ebpf::kernel_drops::KernelDropView;
 
+/// The kind of a packet that the kernel dropped.
+pub const KERNEL_DROP: &str = "kernel_drop";
 /// The first line of the table.
 pub const HEADER: &str =
     "TIME          WHAT         SERVICE                FROM                   TO                     WHY\n";
@@ -23,7 +27,7 @@ pub const HEADER: &str =
 pub struct EventRow {
     /// Time, RFC 3339.
     pub time: Timestamp,
-    /// `drop`, `opened`, `established`, `refused` or `reset`.
+    /// `drop`, `opened`, `established`, `refused`, `reset` or [`KERNEL_DROP`].
     #[serde(rename = "type")]
     pub kind: &'static str,
     /// `namespace/name:port`; empty if the programs did not get that far.
@@ -37,9 +41,11 @@ pub struct EventRow {
     /// The backend.
     pub backend: Option<SocketAddr>,
     /// The reason of a drop; empty for other events.
-    pub reason: &'static str,
-    /// The program that dropped a packet, or `socket`; empty for other events.
+    pub reason: Cow<'static, str>,
+    /// The program that dropped a packet, or `socket`, or `kernel`; empty for other events.
     pub program: &'static str,
+    /// The kernel's function that dropped a packet; empty if it was none, or if the kernel does not tell.
+    pub function: String,
     /// The device of a dropped packet.
     pub device: String,
     /// Bytes of the frame; 0 for other events.
@@ -74,12 +80,39 @@ impl EventRow {
             backend: Some(BackendRef(event.backend))
                 .filter(|reference| !reference.is_none())
                 .and_then(|reference| backend(reference, is_v6)),
-            reason: event.reason().filter(|_| is_drop).map_or("", |reason| reason.name()),
+            reason: event.reason().filter(|_| is_drop).map_or("", |reason| reason.name()).into(),
             program: if is_drop { program(event.program) } else { "" },
+            function: String::new(),
             device: device(event.device),
             length: event.length,
             frame,
             is_bare: event.is_bare != 0,
+        }
+    }
+
+    /// Returns the row of a packet that the kernel dropped, of a Service.
+    pub fn of_kernel(drop: &KernelDropView, service: &str, clock: &Clock, own_namespace: u32) -> Self {
+        let headers = headers(&drop.packet, true);
+        let device = match drop.namespace {
+            0 => String::new(),
+            namespace if namespace == own_namespace => device(drop.device),
+            namespace => format!("device {} of network namespace {namespace}", drop.device),
+        };
+        Self {
+            time: clock.time(drop.at),
+            kind: KERNEL_DROP,
+            service: service.to_owned(),
+            protocol: headers.protocol.map(protocol_name).unwrap_or_default(),
+            client: headers.source,
+            frontend: headers.destination,
+            backend: None,
+            reason: drop.reason.clone().into(),
+            program: "kernel",
+            function: drop.function.clone(),
+            device,
+            length: u32::from(length(&drop.packet).unwrap_or(0)),
+            frame: drop.packet.clone(),
+            is_bare: true,
         }
     }
 
@@ -88,6 +121,11 @@ impl EventRow {
         let place =
             |place: Option<SocketAddr>| place.map_or_else(|| "-".to_owned(), |place| place.to_string());
         let why = match (self.kind, self.backend) {
+            (KERNEL_DROP, _) => {
+                let by = if self.function.is_empty() { self.program } else { &self.function };
+                let place = if self.device.is_empty() { String::new() } else { format!(", {}", self.device) };
+                format!("{} ({by}{place})", self.reason)
+            }
             ("drop", _) if self.device.is_empty() => format!("{} ({})", self.reason, self.program),
             ("drop", _) => format!("{} ({}, {})", self.reason, self.program, self.device),
             (_, Some(backend)) => format!("backend {backend}"),
@@ -124,6 +162,15 @@ fn tuple(event: &Event, frame: &[u8]) -> Headers {
         source: place(event.source, event.source_port),
         destination: place(event.destination, event.destination_port),
         protocol: (event.protocol != 0).then_some(event.protocol),
+    }
+}
+
+/// Returns the bytes of a packet by its IP header, which may be cut off.
+fn length(packet: &[u8]) -> Option<u16> {
+    let at = |offset: usize| Some(u16::from_be_bytes(*packet.get(offset..)?.first_chunk()?));
+    match packet.first()? >> 4 {
+        4 => at(2),
+        _ => at(4).map(|payload| payload.saturating_add(40)),
     }
 }
 
@@ -239,6 +286,36 @@ mod tests {
     }
 
     #[test]
+    fn a_drop_of_the_kernel_shows_its_function_and_the_device_if_it_is_of_this_network_namespace() {
+        let mut packet = Vec::new();
+        etherparse::PacketBuilder::ipv4([198, 51, 100, 7], [10, 1, 0, 1], 64)
+            .tcp(41000, 8080, 1, 1000)
+            .write(&mut packet, &[0; 200])
+            .unwrap();
+        packet.truncate(128);
+        let drop = KernelDropView {
+            at: 5_000_000_000,
+            reason: "NETFILTER_DROP".to_owned(),
+            function: "nft_do_chain".to_owned(),
+            place: 1,
+            device: 1,
+            namespace: 7,
+            packet,
+        };
+        let row = |namespace| EventRow::of_kernel(&drop, "shop/web:http", &clock(), namespace);
+        assert_eq!(row(7).length, 240);
+        let start = "03:04:05.000  kernel_drop  shop/web:http          198.51.100.7:41000     10.1.0.1:8080/tcp      ";
+        assert_eq!(row(7).line(), format!("{start}NETFILTER_DROP (nft_do_chain, lo)\n"));
+        assert_eq!(
+            row(8).line(),
+            format!("{start}NETFILTER_DROP (nft_do_chain, device 1 of network namespace 7)\n")
+        );
+        let drop = KernelDropView { function: String::new(), namespace: 0, ..drop };
+        let row = EventRow::of_kernel(&drop, "", &clock(), 8);
+        assert!(row.line().ends_with("NETFILTER_DROP (kernel)\n"), "{}", row.line());
+    }
+
+    #[test]
     fn a_refused_socket_has_no_client() {
         let event = Event {
             destination: mapped([10, 96, 0, 9]),
@@ -249,7 +326,7 @@ mod tests {
             ..Event::default()
         };
         let row = row(&event);
-        assert_eq!((row.client, row.program, row.reason), (None, "socket", "no_endpoint"));
+        assert_eq!((row.client, row.program, &*row.reason), (None, "socket", "no_endpoint"));
         assert!(
             row.line().ends_with("-                      10.96.0.9:443/tcp      no_endpoint (socket)\n"),
             "{}",

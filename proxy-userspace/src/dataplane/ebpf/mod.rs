@@ -20,6 +20,7 @@ mod frontend_index;
 mod grace_period;
 mod hooks;
 mod inventory;
+pub mod kernel_drops;
 mod layout;
 mod link;
 mod load;

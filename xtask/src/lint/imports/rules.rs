@@ -18,7 +18,7 @@ pub const FOLDERS: &[Layout] = &[PROGRAMS, AGENT];
 /// The order in which a packet meets the folders.
 const PROGRAMS: Layout = Layout {
     package: "proxy-ebpf",
-    roots: &["bench_wrapper", "bench_rate"],
+    roots: &["bench_wrapper", "bench_rate", "kernel_drops"],
     folders: Folders::Layers(&[
         &["main", "parts"],
         &["action"],
