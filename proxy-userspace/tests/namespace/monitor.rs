@@ -1,7 +1,7 @@
 //! `millrace monitor` beside live traffic.
 
 use std::fs::{self, File, read_to_string};
-use std::io::{BufRead, BufReader, pipe};
+use std::io::{BufRead, BufReader, Read, pipe};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use millrace_lab::agent::{Proxy, binary};
 use millrace_lab::cluster::Cluster;
+use millrace_lab::container::{AGENT_CAPABILITIES, contain};
 use millrace_lab::net::Task;
 use millrace_lab::process::{Process, output};
 use millrace_lab::topology::{Family, vip};
@@ -65,6 +66,29 @@ fn run(proxy: &Proxy, arguments: &[&str]) -> Result<Output> {
     let output = proxy.command(&[&["monitor"], arguments].concat())?;
     ensure!(output.status.success(), "{arguments:?}: {output:?}");
     Ok(output)
+}
+
+/// Returns the standard output of `millrace monitor` with the rights of an agent's pod.
+fn run_contained(proxy: &Proxy, arguments: &[&str]) -> Result<String> {
+    let (mut reader, writer) = pipe()?;
+    let bpffs = proxy.bpffs().display().to_string();
+    let words = [&["monitor", "--bpffs-path", &bpffs], arguments].concat();
+    let said = std::env::temp_dir().join(format!("contained-{}.log", std::process::id()));
+    let watching = Process::start_prepared(
+        proxy.namespace(),
+        binary()?,
+        words.into_iter().map(str::to_owned).collect(),
+        &said,
+        |command| {
+            command.stdout(writer);
+            contain(command, AGENT_CAPABILITIES);
+        },
+    )?;
+    let mut text = String::new();
+    reader.read_to_string(&mut text)?;
+    let status = watching.wait()?;
+    ensure!(status.success(), "{status}: {}", read_to_string(&said)?);
+    Ok(text)
 }
 
 fn rows(proxy: &Proxy, arguments: &[&str]) -> Result<Vec<Value>> {
@@ -238,6 +262,8 @@ fn monitor_shows_what_the_kernel_drops_of_a_service_with_its_reason_and_function
             let headers = if family == Family::V4 { 20 + 8 } else { 40 + 8 };
             assert_eq!(row["length"], headers + 1, "{row}");
         }
+        let in_a_pod = run_contained(proxy, &["--kernel", "--count", "1", "default/shown"])?;
+        assert!(in_a_pod.contains("NETFILTER_DROP (nf"), "{in_a_pod}");
     }
     Ok(())
 }

@@ -25,6 +25,7 @@ mod fragments;
 mod frontend_index;
 mod held_fragments;
 mod jumbo;
+mod kernel_drops;
 mod local;
 mod network;
 mod node_flows;

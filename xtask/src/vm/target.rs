@@ -94,7 +94,7 @@ impl Target {
         name: "packet",
         modules: &[],
         kernels: &["6.1", "6.12"],
-        filters: &["sctp::", "backend_node::a_hinted", "backend_node::a_flow_entry"],
+        filters: &["sctp::", "backend_node::a_hinted", "backend_node::a_flow_entry", "kernel_drops::"],
         skipped: &[],
         needs_agent: false,
         tools: &[],
