@@ -13,9 +13,9 @@ use crate::case::Family;
 use crate::network::{connect_to_nodes, in_an_empty_namespace};
 
 const UDP: u16 = 17;
-/// Ports without a socket, one for each test: the program sees the packets of all network namespaces.
+/// A port without a socket. Each test has its own ones: the program sees the packets of all network namespaces.
+/// A busy kernel drops a packet a little later, so none of them is watched after packets to it that were not.
 const CLOSED: u16 = 9999;
-const OTHER_CLOSED: u16 = 7777;
 
 fn place(address: IpAddr, port: u16, protocol: u16) -> Place {
     Place { address: mapped(address), port: port.to_be(), protocol }
@@ -75,19 +75,19 @@ fn places_may_change_and_the_rest_of_a_rate_is_counted() {
         let own = Family::V4.node(1);
         connect_to_nodes(own);
         let mut drops = KernelDrops::start(&Watched { rate: 2, ..Watched::default() }).unwrap();
-        send(SocketAddr::new(own, OTHER_CLOSED), 1);
-        drops.watch(&BTreeMap::from([(place(own, OTHER_CLOSED, UDP), 9)])).unwrap();
-        send(SocketAddr::new(own, OTHER_CLOSED), 40);
+        send(SocketAddr::new(own, 7001), 1);
+        drops.watch(&BTreeMap::from([(place(own, 7002, UDP), 9)])).unwrap();
+        send(SocketAddr::new(own, 7002), 40);
         let (told, left_out) = read(&mut drops, 40);
         assert!(!told.is_empty() && left_out > 0, "{} told, {left_out} left out", told.len());
         assert_eq!(told.len() + left_out, 40);
         assert!(told.iter().all(|drop| drop.place == 9), "{told:?}");
 
-        drops.watch(&BTreeMap::new()).unwrap();
-        send(SocketAddr::new(own, OTHER_CLOSED), 3);
-        drops.watch(&BTreeMap::from([(place(own, OTHER_CLOSED, UDP), 5)])).unwrap();
+        drops.watch(&BTreeMap::from([(place(own, 7003, UDP), 5)])).unwrap();
+        send(SocketAddr::new(own, 7002), 3);
+        // A second with a rate of its own.
         std::thread::sleep(Duration::from_secs(1));
-        send(SocketAddr::new(own, OTHER_CLOSED), 1);
+        send(SocketAddr::new(own, 7003), 1);
         let (told, _) = read(&mut drops, 1);
         assert_eq!(told.iter().map(|drop| drop.place).collect::<Vec<_>>(), [5]);
     });
