@@ -37,6 +37,7 @@ mod trace;
 mod maps;
 
 mod header;
+mod required;
 mod verdict;
 
 use aya_ebpf::bindings::TC_ACT_UNSPEC;
@@ -212,14 +213,3 @@ fn permit(verdict: Result<(), i32>) -> i32 {
         }
     }
 }
-
-/// Never reached: the build fails if the object holds a panic.
-#[cfg(not(test))]
-#[panic_handler]
-fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    loop {}
-}
-
-#[unsafe(link_section = "license")]
-#[unsafe(no_mangle)]
-static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

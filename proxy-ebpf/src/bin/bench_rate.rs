@@ -12,6 +12,9 @@
     reason = "the macros of aya-ebpf want it so, and drop the docs"
 )]
 
+#[path = "../required.rs"]
+mod required;
+
 use aya_ebpf::bindings::xdp_action;
 use aya_ebpf::btf_maps::{PerCpuArray, ProgramArray};
 use aya_ebpf::helpers::generated::{
@@ -142,14 +145,3 @@ fn restore(start: usize, end: usize) -> Option<()> {
     }
     Some(())
 }
-
-/// Never reached: nothing here can panic.
-#[cfg(not(test))]
-#[panic_handler]
-fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    loop {}
-}
-
-#[unsafe(link_section = "license")]
-#[unsafe(no_mangle)]
-static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

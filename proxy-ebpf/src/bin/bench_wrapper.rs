@@ -11,6 +11,9 @@
     reason = "the macros of aya-ebpf want it so, and drop the docs"
 )]
 
+#[path = "../required.rs"]
+mod required;
+
 use aya_ebpf::bindings::{TC_ACT_OK, TC_ACT_SHOT, xdp_action};
 use aya_ebpf::btf_maps::{Array, ProgramArray};
 use aya_ebpf::helpers::generated::{bpf_xdp_adjust_head, bpf_xdp_adjust_meta};
@@ -180,14 +183,3 @@ fn renew(start: usize, end: usize, offset: u32, change: u32) -> Option<()> {
     unsafe { half.write_unaligned(checksum.to_be()) };
     Some(())
 }
-
-/// Never reached: nothing here can panic.
-#[cfg(not(test))]
-#[panic_handler]
-fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    loop {}
-}
-
-#[unsafe(link_section = "license")]
-#[unsafe(no_mangle)]
-static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

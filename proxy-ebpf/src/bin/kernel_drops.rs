@@ -9,6 +9,12 @@
     reason = "the macros of aya-ebpf want it so, and drop the docs"
 )]
 
+#[path = "../header.rs"]
+#[expect(dead_code, reason = "it has the headers of all programs")]
+mod header;
+#[path = "../required.rs"]
+mod required;
+
 use core::ptr;
 
 use aya_ebpf::Global;
@@ -17,6 +23,7 @@ use aya_ebpf::helpers::bpf_probe_read_kernel;
 use aya_ebpf::helpers::generated::{bpf_ktime_get_ns, bpf_probe_read_kernel as read_bytes, bpf_snprintf};
 use aya_ebpf::macros::{btf_map, raw_tracepoint};
 use aya_ebpf::programs::RawTracePointContext;
+use header::{Ipv4, Ipv6, protocol};
 use proxy_common::kernel_drop::{
     CAPTURED_WORDS, FUNCTION_WORDS, KernelDrop, KernelDropSettings, PLACES as LEAST_PLACES, Place,
     RING_BYTES, Told,
@@ -175,35 +182,6 @@ struct Headers {
     length: u32,
 }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Ipv4 {
-    version: u8,
-    class: u8,
-    length: u16,
-    id: u16,
-    fragment: u16,
-    hops: u8,
-    protocol: u8,
-    checksum: u16,
-    source: u32,
-    destination: u32,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Ipv6 {
-    version: u32,
-    length: u16,
-    protocol: u8,
-    hops: u8,
-    source: [u32; 4],
-    destination: [u32; 4],
-}
-
-const TCP: u8 = 6;
-const UDP: u8 = 17;
-const SCTP: u8 = 132;
 /// The offset of a fragment, in host byte order.
 const FRAGMENT_OFFSET: u16 = 0x1fff;
 
@@ -214,7 +192,7 @@ impl Headers {
         let (mut headers, has_ports) = match first >> 4 {
             4 => {
                 let ip: Ipv4 = read(packet)?;
-                let mapped = |word: u32| [0, 0, 0xffff_u32.to_be(), word];
+                let mapped = |word: [u32; 1]| [0, 0, 0xffff_u32.to_be(), word[0]];
                 let headers = Self {
                     source: mapped(ip.source),
                     destination: mapped(ip.destination),
@@ -232,14 +210,14 @@ impl Headers {
                     destination: ip.destination,
                     source_port: 0,
                     destination_port: 0,
-                    protocol: ip.protocol,
+                    protocol: ip.next_header,
                     length: size_of::<Ipv6>() as u32,
                 };
                 (headers, true)
             }
             _ => return None,
         };
-        if has_ports && matches!(headers.protocol, TCP | UDP | SCTP) {
+        if has_ports && matches!(headers.protocol, protocol::TCP | protocol::UDP | protocol::SCTP) {
             let ports: [u16; 2] = read(packet + u64::from(headers.length))?;
             [headers.source_port, headers.destination_port] = ports;
         }
@@ -248,7 +226,7 @@ impl Headers {
 
     #[inline(always)]
     const fn is_tunnel(&self) -> bool {
-        matches!(self.protocol, 4 | 41)
+        matches!(self.protocol, protocol::IPV4 | protocol::IPV6)
     }
 
     #[inline(always)]
@@ -284,14 +262,3 @@ fn read<T: Copy>(address: u64) -> Option<T> {
     // SAFETY: the helper checks the address.
     unsafe { bpf_probe_read_kernel(address as *const T) }.ok()
 }
-
-/// Never reached: nothing here can panic.
-#[cfg(not(test))]
-#[panic_handler]
-fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    loop {}
-}
-
-#[unsafe(link_section = "license")]
-#[unsafe(no_mangle)]
-static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

@@ -137,8 +137,7 @@ impl ServicePort {
 
     /// Returns `namespace/name:port`, without the colon for an unnamed port.
     pub fn label(&self) -> String {
-        let separator = if self.port.is_empty() { "" } else { ":" };
-        format!("{}/{}{separator}{}", self.namespace, self.name, self.port)
+        millrace_views::service_port_label(&self.namespace, &self.name, &self.port)
     }
 
     /// Returns the number of dropped packets.

@@ -13,6 +13,13 @@ use serde::{Deserialize, Serialize};
 /// One of a few words: constant where it is printed, owned where it is read.
 pub type Word = Cow<'static, str>;
 
+/// Returns `namespace/name:port`, as kube-proxy writes it; without the colon for an unnamed port.
+#[must_use]
+pub fn service_port_label(namespace: &str, name: &str, port: &str) -> String {
+    let separator = if port.is_empty() { "" } else { ":" };
+    format!("{namespace}/{name}{separator}{port}")
+}
+
 /// One list of a service port in one family.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServiceView {

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
+use millrace_views::service_port_label;
 use proxy_common::addr::mapped;
 use proxy_common::config::global;
 use proxy_common::kernel_drop::Place;
@@ -13,7 +14,7 @@ use proxy_common::kernel_drop::Place;
 use super::row::{Clock, EventRow};
 use crate::cli::error::CliError;
 use crate::dataplane::ebpf::kernel_drops::{KernelDrops, Watched};
-use crate::dataplane::ebpf::read::{PinnedMaps, ServiceView, Tables};
+use crate::dataplane::ebpf::read::{PinnedMaps, ServiceView, Tables, protocol_text};
 
 /// Time between two looks for new Services and endpoints.
 const RENEWAL: Duration = Duration::from_secs(5);
@@ -90,7 +91,11 @@ impl Labels {
             };
             let frontends = list.frontends.iter().map(|one| one.address);
             for place in frontends.chain(list.backends.iter().copied()) {
-                owners.entry((place, protocol)).or_default().insert(label(list));
+                owners.entry((place, protocol)).or_default().insert(service_port_label(
+                    &list.namespace,
+                    &list.name,
+                    &list.port,
+                ));
             }
         }
         let mut known: BTreeMap<String, u32> =
@@ -110,19 +115,10 @@ impl Labels {
     }
 }
 
-/// Returns `namespace/name:port`, without the colon for an unnamed port.
-fn label(list: &ServiceView) -> String {
-    let separator = if list.port.is_empty() { "" } else { ":" };
-    format!("{}/{}{separator}{}", list.namespace, list.name, list.port)
-}
-
+/// Returns the number of a protocol by its name.
 fn number(protocol: &str) -> Option<u16> {
-    match protocol {
-        "TCP" => Some(6),
-        "UDP" => Some(17),
-        "SCTP" => Some(132),
-        _ => None,
-    }
+    const WITH_PORTS: [u8; 3] = [6, 17, 132];
+    WITH_PORTS.into_iter().find(|number| protocol_text(*number) == protocol).map(u16::from)
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ const PROGRAMS: Layout = Layout {
         &["packet"],
         &["trace"],
         &["maps"],
-        &["header", "verdict"],
+        &["header", "required", "verdict"],
     ]),
 };
 

@@ -230,8 +230,7 @@ impl ServiceText {
 
     /// Returns `namespace/name:port`, as kube-proxy writes it.
     pub(super) fn label(&self) -> String {
-        let separator = if self.port.is_empty() { "" } else { ":" };
-        format!("{}/{}{separator}{}", self.namespace, self.name, self.port)
+        millrace_views::service_port_label(&self.namespace, &self.name, &self.port)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use aya::Pod;
 use aya::maps::MapError;
@@ -167,18 +168,20 @@ impl<A: Address> std::fmt::Debug for FamilyTables<'_, A> {
     }
 }
 
+/// Returns the time on the programs' clock.
+fn programs_clock() -> Duration {
+    clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE).map_or(Duration::ZERO, Duration::from)
+}
+
 impl<A: Address> Tables<A> for FamilyTables<'_, A> {
     fn constants(&self) -> &NodeConstants {
         &self.all.constants
     }
     fn now(&self) -> u32 {
-        let clock = clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE);
-        let nanoseconds = clock.map_or(0, |time| std::time::Duration::from(time).as_nanos());
-        seconds(u64::try_from(nanoseconds).unwrap_or(u64::MAX))
+        seconds(u64::try_from(programs_clock().as_nanos()).unwrap_or(u64::MAX))
     }
     fn milliseconds(&self) -> u32 {
-        let clock = clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE);
-        clock.map_or(0, |time| std::time::Duration::from(time).as_millis() as u32)
+        programs_clock().as_millis() as u32
     }
     fn heartbeat(&self) -> u32 {
         (self.all.maps().agent.load(AGENT_HEARTBEAT) & u64::from(u32::MAX)) as u32
