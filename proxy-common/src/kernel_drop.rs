@@ -12,6 +12,11 @@ pub const FUNCTION_WORDS: usize = 8;
 pub const PLACES: usize = 1 << 16;
 /// Bytes of the ring of drops, a power of two.
 pub const RING_BYTES: usize = 1 << 20;
+/// What our programs leave in the last word of a packet's `cb` (control buffer) that they let TC drop. They have
+/// told of it already.
+pub const TOLD_ALREADY: u32 = 0x4d69_6c6c;
+/// The place of that word among those of `cb` that TC programs write.
+pub const TOLD_ALREADY_WORD: usize = 4;
 
 shared! {
     /// Read-only settings of the program. An offset is in bytes, from the description of the kernel's types (BTF).
@@ -28,6 +33,8 @@ shared! {
         pub arrived_by: u32,
         /// Of `sk_buff.dev`.
         pub device: u32,
+        /// Of the word of `sk_buff.cb` that has TOLD_ALREADY in a packet that our own programs dropped.
+        pub told_already: u32,
         /// Of `net_device.ifindex`.
         pub index: u32,
         /// Of `net_device.nd_net`.

@@ -65,7 +65,10 @@ pub fn finish<const LINK: usize>(program: Program, verdict: Verdict, packet: &Tc
     }
     match verdict {
         Verdict::Pass(_) | Verdict::Deliver(_) => TC_ACT_UNSPEC,
-        Verdict::Drop(_) | Verdict::Refuse(..) | Verdict::Continue(_) => TC_ACT_SHOT,
+        Verdict::Drop(_) | Verdict::Refuse(..) | Verdict::Continue(_) => {
+            packet.set_told();
+            TC_ACT_SHOT
+        }
         Verdict::Bounce(_) => {
             packet.drop_priority();
             // SAFETY: no pointers; the kernel drops the frame if the device is gone.

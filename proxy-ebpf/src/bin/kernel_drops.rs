@@ -26,7 +26,7 @@ use aya_ebpf::programs::RawTracePointContext;
 use header::{Ipv4, Ipv6, protocol};
 use proxy_common::kernel_drop::{
     CAPTURED_WORDS, FUNCTION_WORDS, KernelDrop, KernelDropSettings, PLACES as LEAST_PLACES, Place,
-    RING_BYTES, Told,
+    RING_BYTES, TOLD_ALREADY, Told,
 };
 
 /// Set by the command.
@@ -38,6 +38,7 @@ static SETTINGS: Global<KernelDropSettings> = Global::new(KernelDropSettings {
     mark: 0,
     arrived_by: 0,
     device: 0,
+    told_already: 0,
     index: 0,
     namespace: 0,
     inode: 0,
@@ -87,6 +88,9 @@ fn look(skb: u64, location: u64, reason: u32) -> Option<()> {
         if settings.mark_mask == 0 || mark & settings.mark_mask != settings.mark_value {
             return None;
         }
+    }
+    if read::<u32>(skb + u64::from(settings.told_already))? == TOLD_ALREADY {
+        return None;
     }
     // SAFETY: the helper has no arguments.
     let at = unsafe { bpf_ktime_get_ns() };

@@ -18,6 +18,7 @@ use aya_ebpf::helpers::generated::{
 use aya_ebpf::programs::TcContext;
 use proxy_common::checksum::{Difference, fold};
 use proxy_common::config::HANDOVER_MAGIC;
+use proxy_common::kernel_drop::{TOLD_ALREADY, TOLD_ALREADY_WORD};
 use proxy_common::sctp::DATA;
 
 use super::{Chunk, Packet, Parsed, Refused, Transport, chunk_length};
@@ -82,6 +83,13 @@ impl<const LINK: usize> TcPacket<LINK> {
                 bpf_skb_vlan_pop(self.context);
             }
         }
+    }
+
+    /// Lets `millrace monitor --kernel` know that the drop of this packet is told already.
+    #[inline(always)]
+    pub fn set_told(&self) {
+        // SAFETY: the context is the kernel's.
+        unsafe { (*self.context).cb[TOLD_ALREADY_WORD] = TOLD_ALREADY };
     }
 
     /// Whether XDP has translated this frame already; if so, sets its mark.

@@ -267,3 +267,18 @@ fn monitor_shows_what_the_kernel_drops_of_a_service_with_its_reason_and_function
     }
     Ok(())
 }
+
+#[test]
+fn a_packet_that_the_programs_drop_is_no_drop_of_the_kernels() -> Result<()> {
+    let cluster = node()?;
+    let proxy = cluster.proxy(1)?;
+    let rules = "table inet fw { chain f { type filter hook forward priority 0; udp dport 8080 drop; }; }";
+    output(proxy.namespace(), &["nft", rules])?;
+    let _sending = keep_sending(&cluster, &[at(1, 80), at(1, 81)]);
+    let found = rows(proxy, &["--kernel", "--type", "drop", "--count", "60"])?;
+    let of = |kind: &str| found.iter().filter(|row| row["type"] == kind).collect::<Vec<_>>();
+    let (programs, kernel) = (of("drop"), of("kernel_drop"));
+    assert!(programs.iter().any(|row| row["reason"] == "unserved"), "{programs:?}");
+    assert!(!kernel.is_empty() && kernel.iter().all(|row| row["reason"] == "NETFILTER_DROP"), "{kernel:?}");
+    Ok(())
+}

@@ -1,11 +1,15 @@
 //! The program on the kernel's tracepoint, with packets that the kernel really drops.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 use millrace::dataplane::ebpf::kernel_drops::{KernelDropView, KernelDrops, Watched};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, sendto, socket,
+};
 use proxy_common::addr::mapped;
 use proxy_common::kernel_drop::Place;
 
@@ -90,5 +94,63 @@ fn places_may_change_and_the_rest_of_a_rate_is_counted() {
         send(SocketAddr::new(own, 7003), 1);
         let (told, _) = read(&mut drops, 1);
         assert_eq!(told.iter().map(|drop| drop.place).collect::<Vec<_>>(), [5]);
+    });
+}
+
+/// Returns a UDP header to this port, with no data.
+fn udp(port: u16) -> Vec<u8> {
+    [&40000_u16.to_be_bytes()[..], &port.to_be_bytes(), &8_u16.to_be_bytes(), &[0; 2]].concat()
+}
+
+/// Returns a packet of IPv4. The kernel fills in the length and the checksum of the outermost one.
+fn ipv4(from: Ipv4Addr, to: Ipv4Addr, protocol: u8, rest: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(20 + rest.len()).unwrap().to_be_bytes();
+    let header = [0x45, 0, length[0], length[1], 0, 0, 0, 0, 64, protocol, 0, 0];
+    [&header[..], &from.octets(), &to.octets(), rest].concat()
+}
+
+/// Returns a packet of IPv6 from the unspecified address.
+fn ipv6(to: IpAddr, protocol: u8, rest: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(rest.len()).unwrap().to_be_bytes();
+    let IpAddr::V6(to) = to else { panic!("{to}") };
+    [&[0x60, 0, 0, 0, length[0], length[1], protocol, 64][..], &[0; 16], &to.octets(), rest].concat()
+}
+
+#[test]
+fn a_packet_in_a_tunnel_is_told_and_one_that_is_cut_off_does_no_harm() {
+    const INSIDE: u16 = 9321;
+    in_an_empty_namespace(|| {
+        let (own, pod, pod6) = (Family::V4.node(1), Family::V4.node(7), Family::V6.node(7));
+        connect_to_nodes(own);
+        let places = BTreeMap::from([(place(pod, INSIDE, UDP), 4), (place(pod6, INSIDE, UDP), 6)]);
+        let mut drops = KernelDrops::start(&Watched { places, mark: (0, 0), rate: 1000 }).unwrap();
+        let socket =
+            socket(AddressFamily::Inet, SockType::Raw, SockFlag::empty(), SockProtocol::Raw).unwrap();
+        let (IpAddr::V4(here), IpAddr::V4(inner)) = (own, pod) else { panic!("{own}, {pod}") };
+        // No tunnel is here, so the kernel drops what is in one.
+        let send = |protocol: u8, inside: &[u8]| {
+            let packet = ipv4(here, here, protocol, inside);
+            sendto(
+                socket.as_raw_fd(),
+                &packet,
+                &SockaddrIn::from(SocketAddrV4::new(here, 0)),
+                MsgFlags::empty(),
+            )
+            .unwrap();
+        };
+        let inside4 = ipv4(inner, inner, 17, &udp(INSIDE));
+        let inside6 = ipv6(pod6, 17, &udp(INSIDE));
+        for (protocol, inside) in [(4, &inside4), (41, &inside6)] {
+            let whole = inside.len();
+            for length in 0..whole - 8 {
+                send(protocol, &inside[..length]);
+            }
+            send(protocol, inside);
+        }
+        let (told, left_out) = read(&mut drops, 2);
+        let places = told.iter().map(|drop| drop.place).collect::<Vec<_>>();
+        assert_eq!((places, left_out), (vec![4, 6], 0), "{told:?}");
+        assert!(told.iter().all(|drop| drop.reason == "IP_NOPROTO"), "{told:?}");
+        assert_eq!(told[0].packet.len(), 20 + 20 + 8);
     });
 }

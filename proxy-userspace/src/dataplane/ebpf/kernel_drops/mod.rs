@@ -9,7 +9,7 @@ use aya::maps::{HashMap, MapData, MapError, PerCpuArray, RingBuf};
 use aya::programs::RawTracePoint;
 use aya::{Ebpf, EbpfLoader};
 use proxy_common::kernel_drop::{
-    CAPTURED_WORDS, FUNCTION_WORDS, KernelDrop, KernelDropSettings, PLACES, Place, Told,
+    CAPTURED_WORDS, FUNCTION_WORDS, KernelDrop, KernelDropSettings, PLACES, Place, TOLD_ALREADY_WORD, Told,
 };
 
 use super::object::KERNEL_OBJECT;
@@ -173,6 +173,7 @@ fn settings(
         let missing = || KernelDropsError::NoField(format!("{structure}.{}", path.join(".")));
         types.offset(structure, path).ok_or_else(missing)
     };
+    let told_already = (TOLD_ALREADY_WORD * size_of::<u32>()) as u32;
     Ok(KernelDropSettings {
         head: offset("sk_buff", &["head"])?,
         network_header: offset("sk_buff", &["network_header"])?,
@@ -180,6 +181,8 @@ fn settings(
         mark: offset("sk_buff", &["mark"])?,
         arrived_by: offset("sk_buff", &["skb_iif"])?,
         device: offset("sk_buff", &["dev"])?,
+        // TC programs see the words of `data` as `cb`.
+        told_already: offset("sk_buff", &["cb"])? + offset("qdisc_skb_cb", &["data"])? + told_already,
         index: offset("net_device", &["ifindex"])?,
         namespace: offset("net_device", &["nd_net"])?,
         inode: offset("net", &["ns", "inum"])?,
