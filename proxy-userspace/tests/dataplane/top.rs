@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use millrace::dataplane::Dataplane;
 use nix::pty::{OpenptyResult, Winsize, openpty};
+use nix::sys::signal::{Signal, kill};
 use nix::sys::termios::{LocalFlags, tcgetattr};
+use nix::unistd::Pid;
 
 use crate::support::{Scratch, all, desired, key, port};
 
@@ -107,5 +109,19 @@ fn an_interrupt_key_ends_it_in_order() -> Result<()> {
     session.wait_for(&["measuring ..."])?;
     session.press("\x03", &["\x1b[?1049l"])?;
     assert!(session.child.wait()?.success() && !session.is_raw()?);
+    Ok(())
+}
+
+#[test]
+fn a_signal_leaves_the_terminal_as_it_was() -> Result<()> {
+    let scratch = Scratch::new();
+    let _dataplane = scratch.open();
+    for signal in [Signal::SIGTERM, Signal::SIGHUP, Signal::SIGINT] {
+        let mut session = Session::start(&scratch)?;
+        session.wait_for(&["measuring ..."])?;
+        kill(Pid::from_raw(session.child.id().try_into()?), signal)?;
+        session.wait_for(&["\x1b[?1049l"])?;
+        assert!(session.child.wait()?.success() && !session.is_raw()?, "{signal}");
+    }
     Ok(())
 }

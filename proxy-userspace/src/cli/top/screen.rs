@@ -2,6 +2,8 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
@@ -10,6 +12,7 @@ use crossterm::execute;
 use crossterm::terminal::{
     EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode, size,
 };
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::{Interval, Reading, TopArgs, View, programs};
 use crate::cli::error::CliError;
@@ -19,6 +22,8 @@ use crate::cli::output::CLEAR;
 const OTHER_LINES: u16 = 4;
 /// Time to the first interval of a view that was chosen.
 const FIRST: Duration = Duration::from_secs(1);
+/// Time between two looks for a signal. None of them interrupts the wait for keys.
+const SIGNALS: Duration = Duration::from_millis(200);
 const MEASURING: &str = "measuring ...\n";
 
 /// What a key asks for.
@@ -64,10 +69,16 @@ impl Drop for Screen {
 }
 
 /// Returns the next wish; `None` when the time is over.
-fn wish_until(end: Instant) -> io::Result<Option<Wish>> {
+fn wish_until(end: Instant, is_ended: &AtomicBool) -> io::Result<Option<Wish>> {
     loop {
+        if is_ended.load(Ordering::Relaxed) {
+            return Ok(Some(Wish::End));
+        }
         let left = end.saturating_duration_since(Instant::now());
-        if !event::poll(left)? {
+        if !event::poll(left.min(SIGNALS))? {
+            if left > SIGNALS {
+                continue;
+            }
             return Ok(None);
         }
         let wish = match event::read()? {
@@ -118,11 +129,16 @@ struct State {
 /// Shows rates until a person ends it.
 pub fn run(args: &TopArgs) -> Result<(), CliError> {
     let mut state = State::of(args.clone())?;
+    // A process that a signal ended at once would leave the terminal as it is now.
+    let is_ended = Arc::new(AtomicBool::new(false));
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&is_ended)).map_err(failed)?;
+    }
     let mut screen = Screen::open().map_err(failed)?;
     let mut end = Instant::now() + args.delay.min(FIRST);
     loop {
         screen.show(&state.text()?, &state.last_line()).map_err(failed)?;
-        match wish_until(end).map_err(failed)? {
+        match wish_until(end, &is_ended).map_err(failed)? {
             Some(Wish::End) => return Ok(()),
             Some(Wish::View(view)) if view != state.args.view => {
                 match State::of(TopArgs { view, by: None, ..state.args.clone() }) {
