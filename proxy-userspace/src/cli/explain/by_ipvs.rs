@@ -46,8 +46,7 @@ struct Items<'a> {
 
 /// Explains the way of a packet to each destination; `None` if IPVS does not serve.
 pub fn run(args: &ExplainArgs) -> Result<Option<()>, CliError> {
-    // A kernel whose IPVS can not be read has no agent of ours in this mode.
-    let Ok(Some(services)) = ipvs::services() else { return Ok(None) };
+    let Some(services) = ipvs::services()? else { return Ok(None) };
     let refused = |origin: &str, message: &str| {
         CliError::from(ConfigError { origin: origin.to_owned(), message: message.to_owned() })
     };
@@ -61,15 +60,22 @@ pub fn run(args: &ExplainArgs) -> Result<Option<()>, CliError> {
             "IPVS serves here, and no program can be run; the walk alone answers",
         ));
     }
-    let mut found = Vec::new();
-    for (to, protocol) in targets(args, &services)? {
+    let targets = targets(args, &services)?;
+    let question = |(to, protocol): &(SocketAddr, Protocol)| {
         let entry =
             if args.origin.from_host { Entry::Process } else { Entry::Device(args.origin.device.clone()) };
-        let question = Question { from: args.client(to)?, entry, to, protocol: protocol.number() };
-        if let Some(answer) = ipvs::explain(&question)? {
-            found.push(Explanation::of(&question, protocol, args.second.is_none(), answer));
-        }
-    }
+        Ok::<_, CliError>(Question { from: args.client(*to)?, entry, to: *to, protocol: protocol.number() })
+    };
+    let questions = targets.iter().map(question).collect::<Result<Vec<_>, _>>()?;
+    let Some(answers) = ipvs::explain(&questions)? else { return Ok(None) };
+    let found: Vec<Explanation> = questions
+        .iter()
+        .zip(targets)
+        .zip(answers)
+        .map(|((question, (_, protocol)), answer)| {
+            Explanation::of(question, protocol, args.second.is_none(), answer)
+        })
+        .collect();
     let texts: Vec<String> = found.iter().map(Explanation::text).collect();
     let document = Document::lines("ExplanationList", Items { items: &found }, texts.join("\n"))?;
     args.form.show(&args.place, &document)?;
@@ -131,8 +137,8 @@ impl Explanation {
         let mut text = match self.from {
             Some(from) => {
                 let other = if self.from_default { "; FROM names another client" } else { "" };
-                let device = device.as_deref().unwrap_or_default();
-                format!("packet      {protocol} {from} > {to}, new, in by {device} (IPVS){other}\n")
+                let by = device.as_ref().map(|device| format!(", in by {device}")).unwrap_or_default();
+                format!("packet      {protocol} {from} > {to}, new{by} (IPVS){other}\n")
             }
             None => format!("call        connect to {to} by {protocol}, of a process of the node (IPVS)\n"),
         };

@@ -55,7 +55,7 @@ pub struct IpvsStep {
 /// The answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IpvsAnswer {
-    /// The device by which it comes in; none for a process of the node.
+    /// The device by which it comes in; none for a process of the node, and on a node without uplinks.
     pub device: Option<String>,
     /// The steps.
     pub steps: Vec<IpvsStep>,
@@ -69,11 +69,11 @@ pub struct IpvsAnswer {
     pub why: String,
 }
 
-/// Explains a packet by the state of the kernel; `None` if IPVS does not serve.
-pub fn explain(question: &Question) -> Result<Option<IpvsAnswer>, OpenError> {
+/// Explains packets by the state of the kernel, read once; `None` if IPVS does not serve.
+pub fn explain(questions: &[Question]) -> Result<Option<Vec<IpvsAnswer>>, OpenError> {
     let Some(seen) = look()? else { return Ok(None) };
     let known = flows(MOST_FLOWS)?.map(|found| found.flows).unwrap_or_default();
-    Ok(Some(walk(&seen, &known, question)))
+    Ok(Some(questions.iter().map(|question| walk(&seen, &known, question)).collect()))
 }
 
 /// Walks through what was read.
@@ -167,15 +167,16 @@ impl Walker<'_> {
         let is_uplink = device.as_ref().is_none_or(|device| uplinks.any(|uplink| uplink == device));
         let device = device.clone().or_else(|| uplinks.next().map(str::to_owned)).unwrap_or_default();
         let ip = self.source.ip();
+        let by = if device.is_empty() { String::new() } else { format!("by the uplink {device}, ") };
         let (found, is_outside) = if !is_uplink {
             (format!("{ip}, by {device}, which is no uplink: inside the cluster"), false)
         } else if self.has_source(Set::Near) {
-            (format!("{ip}, by the uplink {device}, is inside the cluster"), false)
+            (format!("{ip}, {by}is inside the cluster"), false)
         } else {
-            (format!("{ip}, by the uplink {device}, is outside the cluster"), true)
+            (format!("{ip}, {by}is outside the cluster"), true)
         };
         self.push("client", found, &[Set::Uplinks, Set::Near]);
-        self.answer.device = Some(device);
+        self.answer.device = Some(device).filter(|device| !device.is_empty());
         is_outside
     }
 
