@@ -38,7 +38,7 @@ fn every_test_passes_and_nothing_is_left() {
     wait_for_agents(&cluster.kubectl()).unwrap();
     let (results, output) = test(&cluster, &[]);
     assert!(results.iter().all(|(_, result)| result == "PASS"), "{}", shown(&output));
-    assert!(output.status.success() && results.len() == 15, "{}", shown(&output));
+    assert!(output.status.success() && results.len() == 18, "{}", shown(&output));
     let left = cluster.kubectl().json(&["get", "namespace", "millrace-test", "--ignore-not-found"]);
     assert!(left.map_or(true, |left| left["status"]["phase"] == "Terminating"));
 }

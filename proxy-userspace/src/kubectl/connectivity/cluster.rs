@@ -1,16 +1,18 @@
 //! The test's objects in the cluster: made, waited for, asked, and removed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, Node as NodeObject, Pod, Service};
-use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::core::Status;
 use kube::{Api, Client, ResourceExt};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
-use super::objects::{self, CONTAINER, Kind, OWNER, Role};
+use super::objects::{self, CONTAINER, Kind, OWNER, RUNNING, Role};
 use super::plan::{Frontends, Node};
 use crate::echo::{Probe, Protocol, Reply};
 use crate::kubectl::agents::{self, Agent, Container};
@@ -19,6 +21,8 @@ use crate::kubectl::error::KubectlError;
 const PAUSE: Duration = Duration::from_millis(250);
 /// The probes of one call. They stand in the address that the API server is asked for.
 const AT_ONCE: usize = 64;
+/// Waits of a test, each as long as it may be. An older namespace is a killed test's.
+const PHASES: u32 = 4;
 
 /// A namespace of the test.
 pub struct Place<'a> {
@@ -37,20 +41,40 @@ impl Place<'_> {
         Api::namespaced(self.client.clone(), self.namespace)
     }
 
-    /// Makes the namespace. One that a former test left is removed before; one of somebody else is an error.
-    pub async fn make_namespace(&self) -> Result<(), KubectlError> {
-        if let Some(found) = self.namespaces().get_opt(self.namespace).await? {
-            if found.labels().get(OWNER.0).map(String::as_str) != Some(OWNER.1) {
-                return Err(KubectlError::Usage(format!(
-                    "--namespace: {} exists, and is not of `kubectl millrace test`; name another",
-                    self.namespace
-                )));
-            }
-            self.remove().await?;
-            let gone = async || Ok(self.namespaces().get_opt(self.namespace).await?.is_none());
-            self.wait("the former namespace is there", gone).await?;
+    /// Makes room for the namespace: one that a former test left is removed, one in use or of somebody else is an error.
+    pub async fn make_room(&self) -> Result<(), KubectlError> {
+        let Some(found) = self.namespaces().get_opt(self.namespace).await? else { return Ok(()) };
+        if !is_ours(&found) {
+            return Err(KubectlError::Usage(format!(
+                "--namespace: {} exists, and is not of `kubectl millrace test`; name another",
+                self.namespace
+            )));
         }
+        let age = found.creation_timestamp().map(|made| Timestamp::now().duration_since(made.0));
+        let is_young = age.is_some_and(|age| age.unsigned_abs() < self.longest * PHASES);
+        let is_ending = found.metadata.deletion_timestamp.is_some();
+        if found.annotations().contains_key(RUNNING) && is_young && !is_ending {
+            return Err(KubectlError::Usage(format!(
+                "--namespace: another test runs in {name}, or was killed; name another, or end it: `kubectl delete \
+                 namespace {name}`",
+                name = self.namespace
+            )));
+        }
+        self.remove().await?;
+        let gone = async || Ok(self.namespaces().get_opt(self.namespace).await?.is_none());
+        self.wait("the former namespace is there", gone).await
+    }
+
+    /// Makes the namespace.
+    pub async fn make_namespace(&self) -> Result<(), KubectlError> {
         self.namespaces().create(&PostParams::default(), &objects::namespace(self.namespace)?).await?;
+        Ok(())
+    }
+
+    /// Leaves the namespace to whoever looks into it, and to the next test.
+    pub async fn keep(&self) -> Result<(), KubectlError> {
+        let patch = Patch::Merge(json!({"metadata": {"annotations": {RUNNING: null}}}));
+        self.namespaces().patch(self.namespace, &PatchParams::default(), &patch).await?;
         Ok(())
     }
 
@@ -70,17 +94,52 @@ impl Place<'_> {
     ) -> Result<BTreeMap<Kind, Frontends>, KubectlError> {
         for (index, node) in nodes.iter().enumerate() {
             for role in Role::ALL {
-                let pod = objects::pod(role, node, index == 0, image)?;
-                self.pods().create(&PostParams::default(), &pod).await?;
+                self.make_pod(&objects::pod(role, node, index == 0, image)?).await?;
             }
         }
         let services = Api::<Service>::namespaced(self.client.clone(), self.namespace);
         let mut frontends = BTreeMap::new();
         for kind in Kind::ALL {
             let made = services.create(&PostParams::default(), &objects::service(kind)?).await?;
-            frontends.insert(kind, found(&made));
+            let mut found = found(&made);
+            found.balancer_ips = self.give_balancer_ips(&services, kind, &found.cluster_ips).await?;
+            frontends.insert(kind, found);
         }
         Ok(frontends)
+    }
+
+    /// Makes a pod. A new namespace has no `ServiceAccount` at first, and the API server refuses its pods.
+    async fn make_pod(&self, pod: &Pod) -> Result<(), KubectlError> {
+        let end = Instant::now() + self.longest;
+        loop {
+            match self.pods().create(&PostParams::default(), pod).await {
+                Err(kube::Error::Api(status)) if is_too_early(&status) && Instant::now() < end => {
+                    sleep(PAUSE).await;
+                }
+                result => return Ok(result.map(drop)?),
+            }
+        }
+    }
+
+    /// Gives a Service its addresses of a load balancer. Returns none if this user may not.
+    async fn give_balancer_ips(
+        &self,
+        services: &Api<Service>,
+        kind: Kind,
+        families: &[IpAddr],
+    ) -> Result<Vec<IpAddr>, KubectlError> {
+        let of_family = |ip: &&IpAddr| families.iter().any(|one| one.is_ipv4() == ip.is_ipv4());
+        let addresses: Vec<IpAddr> = kind.balancer_ips().iter().filter(of_family).copied().collect();
+        if addresses.is_empty() {
+            return Ok(addresses);
+        }
+        let ingress: Vec<Value> = addresses.iter().map(|ip| json!({"ip": ip})).collect();
+        let patch = Patch::Merge(json!({"status": {"loadBalancer": {"ingress": ingress}}}));
+        match services.patch_status(kind.name(), &PatchParams::default(), &patch).await {
+            Ok(_) => Ok(addresses),
+            Err(kube::Error::Api(status)) if status.code == 403 => Ok(Vec::new()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Waits until all pods are ready.
@@ -97,7 +156,12 @@ impl Place<'_> {
     }
 
     /// Waits until all agents serve all Services with their endpoints.
-    pub async fn wait_for_agents(&self, agents: &[Agent], names: &[String]) -> Result<(), KubectlError> {
+    pub async fn wait_for_agents(
+        &self,
+        agents: &[Agent],
+        names: &[String],
+        services: &BTreeMap<Kind, Frontends>,
+    ) -> Result<(), KubectlError> {
         let words = ["services", "-n", self.namespace, "-o", "json"].map(str::to_owned);
         let end = Instant::now() + self.longest;
         loop {
@@ -107,7 +171,7 @@ impl Place<'_> {
                 let why = match answer.complaints().next() {
                     // A Service that the agent does not have yet is a complaint, too.
                     Some(line) if document.is_null() => Some(line.to_owned()),
-                    _ => lacking(&document, names, &answer.node),
+                    _ => lacking(&document, names, &answer.node, services),
                 };
                 Some(format!("{}: {}", answer.node, why?))
             });
@@ -154,6 +218,15 @@ impl Place<'_> {
     }
 }
 
+fn is_ours(namespace: &Namespace) -> bool {
+    namespace.labels().get(OWNER.0).map(String::as_str) == Some(OWNER.1)
+}
+
+/// Whether a pod was refused because its namespace has no `ServiceAccount` yet.
+fn is_too_early(status: &Status) -> bool {
+    status.code == 403 && status.message.contains("error looking up service account")
+}
+
 /// Returns the nodes with their internal addresses.
 pub async fn nodes(client: &Client, names: &[String]) -> Result<Vec<Node>, KubectlError> {
     let api = Api::<NodeObject>::all(client.clone());
@@ -186,6 +259,7 @@ fn found(service: &Service) -> Frontends {
     let cluster_ips = spec.cluster_ips.unwrap_or_default();
     Frontends {
         cluster_ips: cluster_ips.iter().filter_map(|address| address.parse().ok()).collect(),
+        balancer_ips: Vec::new(),
         node_ports: node_ports.collect(),
     }
 }
@@ -207,7 +281,12 @@ fn not_ready(pod: &Pod) -> Option<String> {
 }
 
 /// Returns a Service that an agent lacks, or whose endpoints it does.
-fn lacking(document: &Value, nodes: &[String], node: &str) -> Option<String> {
+fn lacking(
+    document: &Value,
+    nodes: &[String],
+    node: &str,
+    services: &BTreeMap<Kind, Frontends>,
+) -> Option<String> {
     let items = document.get("items").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     if items.iter().any(|item| item.get("mode").is_some_and(|mode| mode == "ipvs")) {
         return Some("IPVS serves there, which the test does not know; name other nodes by --on".to_owned());
@@ -228,6 +307,16 @@ fn lacking(document: &Value, nodes: &[String], node: &str) -> Option<String> {
             let Some(item) = item else {
                 return Some(format!("the agent lacks the Service {}:{}", kind.name(), protocol.name()));
             };
+            let addresses: BTreeSet<IpAddr> =
+                serde_json::from_value(field(item, "addresses")).unwrap_or_default();
+            let balancer_ips = services.get(&kind).map(|found| found.balancer_ips.as_slice());
+            if let Some(ip) = balancer_ips.unwrap_or_default().iter().find(|ip| !addresses.contains(ip)) {
+                return Some(format!(
+                    "the agent lacks the address {ip} of the Service {}:{}",
+                    kind.name(),
+                    protocol.name()
+                ));
+            }
             let ready = field(item, "ready").as_u64().and_then(|count| usize::try_from(count).ok());
             if ready != Some(wanted) {
                 return Some(format!(
@@ -265,6 +354,14 @@ mod tests {
     }
 
     #[test]
+    fn a_pod_of_a_namespace_without_a_service_account_is_too_early() {
+        let status = |code, message: &str| Status { code, message: message.to_owned(), ..Status::default() };
+        let early = "pods \"echo\" is forbidden: error looking up service account t/default: not found";
+        assert!(is_too_early(&status(403, early)));
+        assert!(!is_too_early(&status(403, "pods is forbidden: User \"u\" cannot create")));
+    }
+
+    #[test]
     fn an_agent_must_have_all_services_with_their_endpoints() {
         let nodes = ["node-a".to_owned()];
         let item = |kind: Kind, protocol: Protocol, ready: usize| json!({"name": kind.name(), "port": protocol.name(), "ready": ready});
@@ -272,12 +369,27 @@ mod tests {
             .into_iter()
             .flat_map(|kind| Protocol::ALL.map(|protocol| item(kind, protocol, kind.servers(&nodes).len())))
             .collect();
-        assert_eq!(lacking(&json!({"items": items}), &nodes, "node-a"), None);
+        let mut services = BTreeMap::new();
+        let lacking = |items: &[Value], services: &BTreeMap<Kind, Frontends>| {
+            super::lacking(&json!({"items": items}), &nodes, "node-a", services)
+        };
+        assert_eq!(lacking(&items, &services), None);
+        let balancer_ips = Kind::Balanced.balancer_ips().to_vec();
+        services
+            .insert(Kind::Balanced, Frontends { balancer_ips: balancer_ips.clone(), ..Frontends::default() });
+        assert_eq!(
+            lacking(&items, &services).unwrap(),
+            "the agent lacks the address 198.18.255.1 of the Service balanced:tcp"
+        );
+        for item in items.iter_mut().filter(|item| item["name"] == "balanced") {
+            item["addresses"] = json!(balancer_ips);
+        }
+        assert_eq!(lacking(&items, &services), None);
         items[0] = item(Kind::Plain, Protocol::Tcp, 1);
         assert_eq!(
-            lacking(&json!({"items": items}), &nodes, "node-a").unwrap(),
+            lacking(&items, &services).unwrap(),
             "the agent has 1 of 2 endpoints of the Service plain:tcp"
         );
-        assert_eq!(lacking(&Value::Null, &nodes, "node-a").unwrap(), "the agent lacks the Service plain:tcp");
+        assert_eq!(lacking(&[], &services).unwrap(), "the agent lacks the Service plain:tcp");
     }
 }

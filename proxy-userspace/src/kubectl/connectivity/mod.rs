@@ -12,6 +12,7 @@ use std::time::Duration;
 use clap::Args;
 use futures_util::future::join_all;
 use kube::Client as Api;
+use tokio::signal::unix::{SignalKind, signal};
 
 use self::cluster::Place;
 use self::plan::{Case, Client, Setting, Test};
@@ -34,7 +35,7 @@ pub struct TestArgs {
     /// Tests to run, by name or by the first part of it, such as nodeport [default: all]
     #[arg(value_name = "TEST")]
     tests: Vec<String>,
-    /// Namespace of the pods and Services, removed at the end; one that a former test left is removed before
+    /// Namespace of the pods and Services, removed at the end. One that a former test left is removed before
     #[arg(long, default_value = "millrace-test")]
     namespace: String,
     /// Let this machine ask NodePorts, too; it must be outside the cluster, and reach the nodes
@@ -81,10 +82,14 @@ pub async fn run(
     let tests = args.chosen()?;
     let agents = if are_all { agents.get(..NODES).unwrap_or(agents) } else { agents };
     let place = Place { client, namespace: &args.namespace, longest: args.start_timeout };
-    until_interrupted(place.make_namespace()).await?;
+    until_interrupted(place.make_room()).await?;
+    // Not interrupted: nobody would know whether it is there.
+    place.make_namespace().await?;
     let verdicts = until_interrupted(verdicts(&place, agents, &tests, args)).await;
     let delete = format!("`kubectl delete namespace {}` removes it", args.namespace);
     if args.keep {
+        // If this fails, the next test waits for a while or asks for another name.
+        let _ = place.keep().await;
         note(&format!("the namespace {} is left; {delete}", args.namespace));
     } else if let Err(error) = place.remove().await {
         // What was found counts more.
@@ -101,13 +106,17 @@ pub async fn run(
     Ok(ExitStatus::Wrong)
 }
 
-/// An interrupt must not leave pods behind.
+/// A signal that ends the process must not leave pods behind.
 async fn until_interrupted<T>(
     work: impl Future<Output = Result<T, KubectlError>>,
 ) -> Result<T, KubectlError> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut hang_up = signal(SignalKind::hangup())?;
     tokio::select! {
         result = work => result,
         _ = tokio::signal::ctrl_c() => Err(KubectlError::Interrupted),
+        _ = terminate.recv() => Err(KubectlError::Interrupted),
+        _ = hang_up.recv() => Err(KubectlError::Interrupted),
     }
 }
 
@@ -126,7 +135,7 @@ async fn verdicts(
     note(&format!("starting pods of {image} on {}", names.join(", ")));
     let services = place.make(&names, &image).await?;
     place.wait_for_pods().await?;
-    place.wait_for_agents(agents, &names).await?;
+    place.wait_for_agents(agents, &names, &services).await?;
     let nodes = cluster::nodes(place.client, &names).await?;
     let (cases, skipped) = Setting { nodes, services, from_here: args.from_here }.cases(tests);
     note(&format!("sending {} probes", cases.len()));

@@ -1,5 +1,7 @@
 //! The objects of the test: a namespace, pods on each node, and Services.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
 use k8s_openapi::api::core::v1::{Namespace, Pod, Service};
 use serde_json::{Value, json};
 
@@ -7,12 +9,18 @@ use crate::cli::CliError;
 
 /// The label of the namespace, by which a later test knows it as ours.
 pub const OWNER: (&str, &str) = ("app.kubernetes.io/managed-by", "kubectl-millrace");
+/// The annotation of the namespace while a test runs in it.
+pub const RUNNING: &str = "millrace.dev/test-runs";
 /// The container of each pod.
 pub const CONTAINER: &str = "echo";
 /// The port of the servers, for both protocols.
 const PORT: u16 = 8080;
 /// The port of each Service.
 pub const SERVICE_PORT: u16 = 80;
+/// The class of load balancers whose addresses the test itself gives.
+const BALANCER_CLASS: &str = "millrace.dev/test";
+/// Ranges that no client is in.
+const NOBODY: [&str; 2] = ["198.18.254.0/24", "2001:2:0:fe::/64"];
 /// The label of all servers.
 const ALL: &str = "all";
 
@@ -59,12 +67,25 @@ pub enum Kind {
     Empty,
     /// NodePorts by Direct Server Return, and the first node's first server.
     Dsr,
+    /// Addresses of a load balancer, and all servers.
+    Balanced,
+    /// The same, for clients that nobody is.
+    Restricted,
 }
 
 impl Kind {
     /// All.
-    pub const ALL: [Self; 7] =
-        [Self::Plain, Self::External, Self::Internal, Self::Sticky, Self::Hairpin, Self::Empty, Self::Dsr];
+    pub const ALL: [Self; 9] = [
+        Self::Plain,
+        Self::External,
+        Self::Internal,
+        Self::Sticky,
+        Self::Hairpin,
+        Self::Empty,
+        Self::Dsr,
+        Self::Balanced,
+        Self::Restricted,
+    ];
 
     /// Returns the name of the Service.
     pub const fn name(self) -> &'static str {
@@ -76,13 +97,32 @@ impl Kind {
             Self::Hairpin => "hairpin",
             Self::Empty => "empty",
             Self::Dsr => "dsr",
+            Self::Balanced => "balanced",
+            Self::Restricted => "restricted",
+        }
+    }
+
+    /// Returns the addresses that the test gives the Service, as a controller of load balancers would.
+    ///
+    /// They are for benchmarks alone (RFC 2544, RFC 5180), so nobody has them.
+    pub const fn balancer_ips(self) -> &'static [IpAddr] {
+        const fn v4(last: u8) -> IpAddr {
+            IpAddr::V4(Ipv4Addr::new(198, 18, 255, last))
+        }
+        const fn v6(last: u16) -> IpAddr {
+            IpAddr::V6(Ipv6Addr::new(0x2001, 2, 0, 0xff, 0, 0, 0, last))
+        }
+        match self {
+            Self::Balanced => &const { [v4(1), v6(1)] },
+            Self::Restricted => &const { [v4(2), v6(2)] },
+            _ => &[],
         }
     }
 
     /// Returns the pods behind the Service.
     pub fn servers(self, nodes: &[String]) -> Vec<String> {
         match self {
-            Self::Plain | Self::Internal | Self::Sticky => {
+            Self::Plain | Self::Internal | Self::Sticky | Self::Balanced | Self::Restricted => {
                 nodes.iter().flat_map(|node| [Role::First.pod(node), Role::Second.pod(node)]).collect()
             }
             Self::External | Self::Hairpin | Self::Dsr => {
@@ -103,6 +143,7 @@ pub fn namespace(name: &str) -> Result<Namespace, CliError> {
         "metadata": {
             "name": name,
             "labels": {OWNER.0: OWNER.1, "pod-security.kubernetes.io/enforce": "privileged"},
+            "annotations": {RUNNING: "true"},
         },
     }))
 }
@@ -153,16 +194,28 @@ pub fn pod(role: Role, node: &str, is_first: bool, image: &str) -> Result<Pod, C
 pub fn service(kind: Kind) -> Result<Service, CliError> {
     let port = |protocol: &str| json!({"name": protocol.to_lowercase(), "protocol": protocol, "port": SERVICE_PORT, "targetPort": PORT});
     let selector = match kind {
-        Kind::Plain | Kind::Internal | Kind::Sticky => json!({"echo": ALL}),
+        Kind::Plain | Kind::Internal | Kind::Sticky | Kind::Balanced | Kind::Restricted => {
+            json!({"echo": ALL})
+        }
         Kind::External | Kind::Hairpin | Kind::Dsr => json!({"alone": "true"}),
         Kind::Empty => json!({"echo": "none"}),
     };
     let has_node_ports = matches!(kind, Kind::Plain | Kind::External | Kind::Dsr);
+    let type_ = match kind {
+        Kind::Balanced | Kind::Restricted => "LoadBalancer",
+        _ if has_node_ports => "NodePort",
+        _ => "ClusterIP",
+    };
+    let is_balanced = type_ == "LoadBalancer";
     let annotations = (kind == Kind::Dsr).then(|| json!({"millrace.dev/forwarding": "dsr"}));
     parsed(json!({
         "metadata": {"name": kind.name(), "annotations": annotations},
         "spec": {
-            "type": if has_node_ports { "NodePort" } else { "ClusterIP" },
+            "type": type_,
+            // The cluster's own controllers leave it alone.
+            "loadBalancerClass": is_balanced.then_some(BALANCER_CLASS),
+            "allocateLoadBalancerNodePorts": is_balanced.then_some(false),
+            "loadBalancerSourceRanges": (kind == Kind::Restricted).then_some(NOBODY),
             "ipFamilyPolicy": "PreferDualStack",
             "ports": [port("TCP"), port("UDP")],
             "selector": selector,

@@ -42,6 +42,11 @@ const NODEPORT_LOCAL: Test = test(
     "nodeport.local",
     "externalTrafficPolicy Local serves beside the server alone, with the client's address",
 );
+const LOADBALANCER_POD: Test = test("loadbalancer.pod", "a pod reaches the address of a load balancer");
+const LOADBALANCER_HOST: Test =
+    test("loadbalancer.host", "a process of a node reaches the address of a load balancer");
+const LOADBALANCER_SOURCES: Test =
+    test("loadbalancer.sources", "loadBalancerSourceRanges keep out whoever is in none");
 const OUTSIDE_NODEPORT: Test = test("outside.nodeport", "a client outside reaches a NodePort of each node");
 const OUTSIDE_LARGE: Test = test("outside.large", "what is larger than a packet arrives");
 const OUTSIDE_LOCAL: Test = test(
@@ -51,7 +56,7 @@ const OUTSIDE_LOCAL: Test = test(
 const OUTSIDE_DSR: Test = test("outside.dsr", "Direct Server Return keeps the client's address at each node");
 
 /// All, in their order.
-pub const ALL: [Test; 15] = [
+pub const ALL: [Test; 18] = [
     CLUSTERIP_POD,
     CLUSTERIP_HOST,
     CLUSTERIP_LARGE,
@@ -63,6 +68,9 @@ pub const ALL: [Test; 15] = [
     NODEPORT_HOST,
     NODEPORT_LARGE,
     NODEPORT_LOCAL,
+    LOADBALANCER_POD,
+    LOADBALANCER_HOST,
+    LOADBALANCER_SOURCES,
     OUTSIDE_NODEPORT,
     OUTSIDE_LARGE,
     OUTSIDE_LOCAL,
@@ -159,6 +167,8 @@ pub struct Node {
 pub struct Frontends {
     /// Its ClusterIPs.
     pub cluster_ips: Vec<IpAddr>,
+    /// The addresses that the test gave it, as a load balancer's.
+    pub balancer_ips: Vec<IpAddr>,
     /// Its NodePorts.
     pub node_ports: BTreeMap<Protocol, u16>,
 }
@@ -193,6 +203,9 @@ impl Setting {
         }
         if test == NODEPORT_LOCAL && self.nodes.len() < 2 {
             return Err("needs two nodes");
+        }
+        if test.is_named("loadbalancer") && !self.has_balancers() {
+            return Err("needs the right to patch the status of Services");
         }
         let one = |kind, requests, bytes| self.cluster_ips(kind, requests, bytes);
         let ports = |kind, bytes| self.node_ports(kind, bytes).map(|(_, probe)| probe).collect::<Vec<_>>();
@@ -231,6 +244,21 @@ impl Setting {
                 let clients = [self.pods(), self.hosts()].concat();
                 self.each(test, &clients, &ports(Kind::Plain, MANY_BYTES), Kind::Plain)
             }
+            LOADBALANCER_POD => {
+                self.each(test, &self.pods(), &self.balancer_ips(Kind::Balanced), Kind::Balanced)
+            }
+            LOADBALANCER_HOST => {
+                self.each(test, &self.hosts(), &self.balancer_ips(Kind::Balanced), Kind::Balanced)
+            }
+            LOADBALANCER_SOURCES => {
+                let probes: Vec<Probe> = self
+                    .balancer_ips(Kind::Restricted)
+                    .into_iter()
+                    // One silence is enough, and takes its time.
+                    .map(|probe| Probe { requests: 1, ..probe })
+                    .collect();
+                expecting(self.each(test, &self.pods(), &probes, Kind::Restricted), &Expected::NoAnswer)
+            }
             OUTSIDE_NODEPORT => self.each(test, &[Client::Here], &ports(Kind::Plain, BYTES), Kind::Plain),
             OUTSIDE_LARGE => self.each(test, &[Client::Here], &ports(Kind::Plain, MANY_BYTES), Kind::Plain),
             OUTSIDE_DSR => {
@@ -261,11 +289,18 @@ impl Setting {
     fn cluster_ips(&self, kind: Kind, requests: u16, bytes: usize) -> Vec<Probe> {
         let addresses =
             self.services.get(&kind).map(|found| found.cluster_ips.as_slice()).unwrap_or_default();
-        let probes = addresses.iter().flat_map(|address| {
-            let target = SocketAddr::new(*address, SERVICE_PORT);
-            Protocol::ALL.map(|protocol| Probe { protocol, target, requests, bytes })
-        });
-        probes.collect()
+        at_service_port(addresses, requests, bytes)
+    }
+
+    /// Returns probes of a Service's addresses of a load balancer.
+    fn balancer_ips(&self, kind: Kind) -> Vec<Probe> {
+        let addresses =
+            self.services.get(&kind).map(|found| found.balancer_ips.as_slice()).unwrap_or_default();
+        at_service_port(addresses, REQUESTS, BYTES)
+    }
+
+    fn has_balancers(&self) -> bool {
+        self.services.values().any(|found| !found.balancer_ips.is_empty())
     }
 
     /// Returns probes of a Service's NodePorts on each node, with the node.
@@ -329,6 +364,14 @@ impl Setting {
     }
 }
 
+fn at_service_port(addresses: &[IpAddr], requests: u16, bytes: usize) -> Vec<Probe> {
+    let probes = addresses.iter().flat_map(|address| {
+        let target = SocketAddr::new(*address, SERVICE_PORT);
+        Protocol::ALL.map(|protocol| Probe { protocol, target, requests, bytes })
+    });
+    probes.collect()
+}
+
 fn expecting(cases: Vec<Case>, expected: &Expected) -> Vec<Case> {
     cases.into_iter().map(|case| Case { expected: expected.clone(), ..case }).collect()
 }
@@ -345,94 +388,5 @@ const fn keep_source(case: &mut Case) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn setting(nodes: u8, from_here: bool) -> Setting {
-        let frontends = |kind: Kind| {
-            let has_ports = matches!(kind, Kind::Plain | Kind::External | Kind::Dsr);
-            let ports = [(Protocol::Tcp, 30080), (Protocol::Udp, 30081)];
-            Frontends {
-                cluster_ips: vec!["10.96.0.1".parse().unwrap(), "fd00::1".parse().unwrap()],
-                node_ports: if has_ports { ports.into() } else { BTreeMap::new() },
-            }
-        };
-        let node =
-            |number: u8| Node { name: format!("node-{number}"), addresses: vec![[192, 0, 2, number].into()] };
-        Setting {
-            nodes: (1..=nodes).map(node).collect(),
-            services: Kind::ALL.map(|kind| (kind, frontends(kind))).into(),
-            from_here,
-        }
-    }
-
-    fn shown(setting: &Setting, test: Test) -> Vec<String> {
-        let (cases, _) = setting.cases(&[test]);
-        cases.iter().map(|case| format!("{} {} {:?}", case.client, case.probe, case.expected)).collect()
-    }
-
-    #[test]
-    fn every_test_has_cases_or_a_reason() {
-        for (nodes, from_here, without) in [(3, true, 0), (2, false, 4), (1, false, 5)] {
-            let (cases, skipped) = setting(nodes, from_here).cases(&ALL);
-            assert_eq!(skipped.len(), without);
-            for test in ALL {
-                let is_skipped = skipped.iter().any(|(skipped, _)| *skipped == test);
-                assert_eq!(cases.iter().any(|case| case.test == test), !is_skipped, "{}", test.id);
-            }
-        }
-    }
-
-    #[test]
-    fn a_pod_asks_each_address_by_both_protocols_and_any_server_may_answer() {
-        let found = shown(&setting(1, false), CLUSTERIP_POD);
-        let servers = "Answer { servers: {\"echo-a-node-1\", \"echo-b-node-1\"}, is_one: false, is_source_kept: false }";
-        assert_eq!(
-            found,
-            [
-                format!("a pod on node-1 tcp,10.96.0.1:80,4,64 {servers}"),
-                format!("a pod on node-1 udp,10.96.0.1:80,4,64 {servers}"),
-                format!("a pod on node-1 tcp,[fd00::1]:80,4,64 {servers}"),
-                format!("a pod on node-1 udp,[fd00::1]:80,4,64 {servers}"),
-            ]
-        );
-    }
-
-    #[test]
-    fn the_policy_local_answers_beside_the_server_alone() {
-        let found = shown(&setting(3, false), NODEPORT_LOCAL);
-        let of = |words: &str| found.iter().filter(|line| line.contains(words)).cloned().collect::<Vec<_>>();
-        assert_eq!(
-            of("node-2 tcp"),
-            [
-                "node-2 tcp,192.0.2.1:30080,4,64 Answer { servers: {\"echo-a-node-1\"}, is_one: false, is_source_kept: \
-                 true }",
-                "node-2 tcp,192.0.2.3:30080,1,64 NoAnswer",
-            ]
-        );
-        assert_eq!(of("node-1 tcp").len(), 2, "its own NodePort is no address outside");
-        let internal = shown(&setting(3, false), CLUSTERIP_LOCAL);
-        assert!(
-            internal
-                .iter()
-                .all(|line| !line.starts_with("a pod on node-2") || line.contains("echo-b-node-2"))
-        );
-    }
-
-    #[test]
-    fn a_cluster_of_one_family_has_node_ports_of_that_family_alone() {
-        let mut setting = setting(2, true);
-        for frontends in setting.services.values_mut() {
-            frontends.cluster_ips.retain(IpAddr::is_ipv6);
-        }
-        assert_eq!(shown(&setting, OUTSIDE_NODEPORT), [""; 0], "the nodes have IPv4 addresses alone");
-        setting.nodes[0].addresses.push("fd00::a".parse().unwrap());
-        assert_eq!(shown(&setting, OUTSIDE_NODEPORT).len(), 2);
-    }
-
-    #[test]
-    fn a_test_is_named_by_its_first_part_too() {
-        let named = |name: &str| ALL.iter().filter(|test| test.is_named(name)).count();
-        assert_eq!([named("outside"), named("clusterip.pod"), named("clusterip.p"), named("")], [4, 1, 0, 0]);
-    }
-}
+#[path = "plan_tests.rs"]
+mod tests;
