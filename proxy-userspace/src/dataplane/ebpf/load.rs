@@ -1,6 +1,7 @@
 //! The programs: loaded, or taken over from an earlier agent.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -137,7 +138,7 @@ impl Programs {
         former.retain(|path| *path != directory);
         Ok(Self {
             // An earlier agent loaded it.
-            xdp_ingress: Program::open(&directory, XDP_INGRESS).ok(),
+            xdp_ingress: if_there(Program::open(&directory, XDP_INGRESS))?,
             tc_ingress: Program::open(&directory, TC_INGRESS)?,
             tc_egress: Program::open(&directory, TC_EGRESS)?,
             tc_pod_in: Program::open(&directory, TC_POD_IN)?,
@@ -147,7 +148,7 @@ impl Programs {
                 .map(|hook| Program::open(&directory, hook.name))
                 .collect::<Result<_, _>>()?,
             // As `xdp_ingress`.
-            bare: BarePrograms::open(&directory).ok(),
+            bare: if_there(BarePrograms::open(&directory))?,
             directory,
             former,
         })
@@ -214,6 +215,14 @@ impl BarePrograms {
             tc_ingress_l3: Program::open(directory, TC_INGRESS_L3)?,
             tc_egress_l3: Program::open(directory, TC_EGRESS_L3)?,
         })
+    }
+}
+
+/// Returns what an earlier agent pinned, and `None` if it did not.
+fn if_there<T>(opened: Result<T, OpenError>) -> Result<Option<T>, OpenError> {
+    match opened {
+        Err(OpenError::File { error, .. }) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        opened => opened.map(Some),
     }
 }
 
