@@ -48,7 +48,7 @@ pub struct MonitorArgs {
     /// Show packets of Services that the kernel drops as well, with the kernel's own reason
     #[arg(long, conflicts_with = "last")]
     kernel: bool,
-    /// Events a second that each CPU records at most
+    /// Events a second that each CPU records at most; up to 10 it always does
     #[arg(long, value_name = "EVENTS", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     rate: u32,
     /// Show the last events of the past, and end. Nobody needs to have watched: the programs always record some drops
