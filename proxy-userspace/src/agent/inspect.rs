@@ -42,11 +42,12 @@ pub async fn inspect(
         ticks.tick().await;
         let Some(nodes) = nodes.borrow().clone() else { continue };
         let (settings, runtime) = (settings.clone(), Handle::current());
-        // The readers block.
-        let facts = spawn_blocking(move || runtime.block_on(Facts::of_node(settings, &nodes)));
-        let Ok(facts) = facts.await else { continue };
-        let checks: Vec<_> = check::of_each_minute().collect();
-        let checked = check::run(&checks, &facts);
+        // The readers block, and a cluster's Services and rules take a while to look through.
+        let checked = spawn_blocking(move || {
+            let facts = runtime.block_on(Facts::of_node(settings, &nodes));
+            check::run(&check::of_each_minute().collect::<Vec<_>>(), &facts)
+        });
+        let Ok(checked) = checked.await else { continue };
         receivers.served.set_checks(&checked);
         for problem in told.news(&checked) {
             // Without an API server nobody receives. If the channel is full, the problem is in the log only.

@@ -1,6 +1,6 @@
 //! The data plane of a running node: the agent, the ways to other nodes, and the fill of the maps.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
@@ -67,11 +67,10 @@ impl Pins {
     /// Returns the endpoints on this node that a Service has.
     pub fn endpoints(&self) -> Vec<Endpoint> {
         let mut endpoints: BTreeMap<(SocketAddr, &str), Endpoint> = BTreeMap::new();
-        let local = |address: &SocketAddr| {
-            self.backends
-                .iter()
-                .find(|backend| backend.local && backend.exists && backend.address == *address)
-        };
+        // A large cluster has a hundred thousand endpoints, and as many places in lists.
+        let here = self.backends.iter().filter(|backend| backend.local && backend.exists);
+        let here: HashMap<SocketAddr, &BackendView> = here.map(|one| (one.address, one)).collect();
+        let local = |address: &SocketAddr| here.get(address).copied();
         for service in &self.services {
             let Some(frontend) = service.frontends.first() else { continue };
             let direct = service.frontends.iter().find(|one| one.forwarding == "dsr").map(|one| one.address);
