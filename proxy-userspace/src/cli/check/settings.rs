@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{ArgMatches, Args, Command, FromArgMatches, Parser};
 
@@ -44,25 +44,37 @@ impl AgentFlags {
     pub fn resolve(&self) -> Result<Settings, ConfigError> {
         let bpffs_path = self.0.bpffs_path.clone();
         let is_bare = self.0 == AgentArgs { bpffs_path: bpffs_path.clone(), ..AgentArgs::default() };
-        let running = is_bare.then(|| running(bpffs_path)).flatten();
-        running.map_or_else(|| Settings::resolve(&self.0), Ok)
+        match if is_bare { running(bpffs_path) } else { None } {
+            Some(settings) => settings,
+            None => Settings::resolve(&self.0),
+        }
     }
 }
 
-/// Returns the settings of the agent that runs here, from its command line.
-fn running(bpffs_path: Option<PathBuf>) -> Option<Settings> {
+/// Returns the settings of the agent that runs here, from its command line; `None` if there is no agent.
+fn running(bpffs_path: Option<PathBuf>) -> Option<Result<Settings, ConfigError>> {
     let place = Place { bpffs_path: bpffs_path.unwrap_or_else(|| PathBuf::from(Place::DEFAULT)) };
     let process = ebpf::owner(&place.bpffs_path).or_else(|| place.agent().map(|agent| agent.process))?;
-    let args = agent_args(words(&fs::read(format!("/proc/{process}/cmdline")).ok()?))?;
+    let line = words(&fs::read(format!("/proc/{process}/cmdline")).ok()?);
+    let Some(args) = agent_args(line) else {
+        // Another version may have other flags.
+        return Some(Err(ConfigError {
+            origin: format!("process {process}"),
+            message: "the agent's command line is not understood; repeat its flags behind `check`".to_owned(),
+        }));
+    };
     let environment = words(&fs::read(format!("/proc/{process}/environ")).unwrap_or_default());
     let name = environment.iter().find_map(|one| one.to_str()?.strip_prefix("NODE_NAME=").map(str::to_owned));
-    let args = AgentArgs {
-        // The path is the agent's: it may be relative, or in another mount namespace.
-        config: args.config.map(|path| PathBuf::from(format!("/proc/{process}/cwd")).join(path)),
-        ..args
-    };
+    let args = AgentArgs { config: args.config.map(|path| path_of(process, &path)), ..args };
     let name = name.filter(|name| !name.is_empty());
-    Settings::resolve_on(&args, Some(name.unwrap_or_else(crate::config::this_node))).ok()
+    Some(Settings::resolve_on(&args, Some(name.unwrap_or_else(crate::config::this_node))))
+}
+
+/// Returns where a path of another process is found: it may be relative, and in another mount namespace.
+fn path_of(process: u32, path: &Path) -> PathBuf {
+    let own = PathBuf::from(format!("/proc/{process}"));
+    // A path that begins with a slash would take the place of all before it.
+    path.strip_prefix("/").map_or_else(|_| own.join("cwd").join(path), |inside| own.join("root").join(inside))
 }
 
 /// Splits a text of `/proc` into words, each of which ends with a zero.
@@ -90,6 +102,13 @@ mod tests {
         assert_eq!(args.uplinks, ["eth0", "eth1"]);
         assert_eq!(agent_args(words(b"millrace\0status\0")), None);
         assert_eq!(agent_args(words(b"other\0--program\0")), None);
+    }
+
+    #[test]
+    fn a_path_of_the_agents_is_looked_for_where_the_agent_is() {
+        let found = |path: &str| path_of(7, Path::new(path)).display().to_string();
+        assert_eq!(found("/etc/millrace/config.conf"), "/proc/7/root/etc/millrace/config.conf");
+        assert_eq!(found("config.conf"), "/proc/7/cwd/config.conf");
     }
 
     #[test]
