@@ -84,8 +84,8 @@ shared! {
         pub kinds: u32,
         /// Events a second on each CPU.
         pub rate: u32,
-        /// The only Service id that is recorded; 0 for all.
-        pub service: u32,
+        /// Services that are recorded, a bit for each remainder of their ids ([`services_bit`]); 0 for all.
+        pub services: u32,
         /// Monotonic second until which this holds, so that a killed command leaves nothing behind.
         pub until: u32,
     }
@@ -97,7 +97,7 @@ impl Monitor {
         reasons: u64::MAX,
         kinds: EventKind::Drop.bit(),
         rate: USUAL_RATE,
-        service: 0,
+        services: 0,
         until: u32::MAX,
     };
 
@@ -106,8 +106,16 @@ impl Monitor {
     #[must_use]
     pub const fn wants(&self, kind: EventKind, reason: u32, service: u32) -> bool {
         let is_reason = !matches!(kind, EventKind::Drop) || self.reasons >> (reason % u64::BITS) & 1 != 0;
-        self.kinds & kind.bit() != 0 && is_reason && (self.service == 0 || self.service == service)
+        let is_service = self.services == 0 || self.services & services_bit(service) != 0;
+        self.kinds & kind.bit() != 0 && is_reason && is_service
     }
+}
+
+/// Returns the bit of a Service id in [`Monitor::services`]. Others have the same bit: the reader sorts them out.
+#[inline(always)]
+#[must_use]
+pub const fn services_bit(service: u32) -> u32 {
+    1 << (service % u32::BITS)
 }
 
 /// The kind of an event.
@@ -177,9 +185,11 @@ mod tests {
         };
         assert!(drop(Monitor::USUAL, Reason::NoEndpoint, 0));
         assert!(!Monitor::USUAL.wants(EventKind::Opened, 0, 7));
-        let one = Monitor { reasons: 1 << Reason::NoEndpoint as u32, service: 7, ..Monitor::USUAL };
+        let services = services_bit(7) | services_bit(9);
+        let one = Monitor { reasons: 1 << Reason::NoEndpoint as u32, services, ..Monitor::USUAL };
         assert!(drop(one, Reason::NoEndpoint, 7));
         assert!(!drop(one, Reason::NoWay, 7) && !drop(one, Reason::NoEndpoint, 8));
+        assert!(drop(one, Reason::NoEndpoint, 9) && drop(one, Reason::NoEndpoint, 7 + u32::BITS));
         let opened = Monitor { kinds: EventKind::Opened.bit(), reasons: 0, ..Monitor::USUAL };
         assert!(opened.wants(EventKind::Opened, 0, 7), "reasons are those of drops");
     }

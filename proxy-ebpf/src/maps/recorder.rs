@@ -105,19 +105,19 @@ fn begin(recording: &'static mut Recording, kind: EventKind, reason: u32, servic
     let now = clock::now();
     let wanted = maps::MONITOR.get(0)?;
     let is_watched = wanted.until >= now;
-    let is_wanted = if is_watched {
-        wanted.wants(kind, reason, service)
-    } else {
-        Monitor::USUAL.wants(kind, reason, service)
-    };
-    if !is_wanted {
+    let is_wanted = is_watched && wanted.wants(kind, reason, service);
+    // Whatever somebody watches, the last drops are there for the next one.
+    if !is_wanted && !Monitor::USUAL.wants(kind, reason, service) {
         return None;
     }
     if recording.second != now {
         (recording.second, recording.used) = (now, 0);
     }
-    if recording.used >= if is_watched { wanted.rate } else { Monitor::USUAL.rate } {
-        recording.lost = recording.lost.wrapping_add(1);
+    if recording.used >= if is_wanted { wanted.rate } else { Monitor::USUAL.rate } {
+        // A watching command is not told of what it did not want.
+        if is_wanted || !is_watched {
+            recording.lost = recording.lost.wrapping_add(1);
+        }
         return None;
     }
     recording.used += 1;

@@ -153,6 +153,11 @@ impl SelectArgs {
         self.services.is_empty() && self.namespace.is_none()
     }
 
+    /// Whether no address is among the arguments.
+    pub fn has_names_alone(&self) -> bool {
+        self.services.iter().all(Selector::is_name)
+    }
+
     /// Whether one of the addresses among the arguments is meant.
     pub fn is_at(&self, address: SocketAddr, protocol: &str) -> bool {
         self.services.iter().any(|selector| selector.is_at(address, protocol))

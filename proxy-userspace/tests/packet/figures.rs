@@ -2,7 +2,7 @@
 
 use millrace_lab::frame::{Frame, flag};
 use millrace_lab::program::{Bed, monotonic_seconds};
-use proxy_common::event::{CAPTURED_BYTES, Event, EventKind, Monitor, USUAL_RATE};
+use proxy_common::event::{CAPTURED_BYTES, Event, EventKind, Monitor, USUAL_RATE, services_bit};
 use proxy_common::figures::{BackendConnections, Connections};
 use proxy_common::selection::BackendRef;
 use proxy_common::verdict::Reason;
@@ -22,7 +22,7 @@ each_ingress! {
     a_refusal_is_recorded_once_and_as_it_came_in
     a_packet_left_to_the_stack_is_no_drop_and_hides_none
     drops_beyond_the_rate_are_counted_and_left_out
-    only_the_wanted_reasons_are_recorded
+    what_is_watched_is_recorded_at_its_rate_and_other_drops_at_the_usual_one
 }
 
 /// The client's port, which is timed.
@@ -212,31 +212,43 @@ fn drops_beyond_the_rate_are_counted_and_left_out(case: Case) {
     const FRAMES: u64 = 60;
     let bed = Bed::new();
     let service = without_local_backend(case, &bed);
-    let (drops, before) = (bed.service_drops(service, Reason::NoLocalEndpoint), bed.recordings());
-    for _ in 0..FRAMES {
-        case.arrives(&bed, &case.tcp(flag::SYN)).assert_dropped(Reason::NoLocalEndpoint);
-    }
+    let drops = bed.service_drops(service, Reason::NoLocalEndpoint);
+    let (recorded, lost) = dropped(case, &bed, FRAMES);
     assert_eq!(bed.service_drops(service, Reason::NoLocalEndpoint) - drops, FRAMES);
-    let now = bed.recordings();
-    let sum = |count: fn(&proxy_common::event::Recording) -> u64| {
-        now.iter().map(count).sum::<u64>() - before.iter().map(count).sum::<u64>()
-    };
-    let (recorded, lost) = (sum(|one| one.sequence), sum(|one| one.lost));
     assert_eq!(recorded + lost, FRAMES);
     assert!(recorded >= u64::from(USUAL_RATE), "{recorded}");
 }
 
-fn only_the_wanted_reasons_are_recorded(case: Case) {
+/// Sends so many packets that are dropped, and returns the events and the number of those left out.
+fn dropped(case: Case, bed: &Bed, packets: u64) -> (u64, u64) {
+    let before = bed.recordings();
+    for _ in 0..packets {
+        case.arrives(bed, &case.tcp(flag::SYN)).assert_dropped(Reason::NoLocalEndpoint);
+    }
+    let now = bed.recordings();
+    let sum = |count: fn(&proxy_common::event::Recording) -> u64| {
+        now.iter().map(count).sum::<u64>() - before.iter().map(count).sum::<u64>()
+    };
+    (sum(|one| one.sequence), sum(|one| one.lost))
+}
+
+fn what_is_watched_is_recorded_at_its_rate_and_other_drops_at_the_usual_one(case: Case) {
+    const FRAMES: u64 = 300;
     let bed = Bed::new();
     let service = without_local_backend(case, &bed);
-    let before = bed.recordings();
-    let other = Monitor { reasons: 1 << Reason::NoWay as u32, rate: 100, ..Monitor::USUAL };
-    bed.set::<Monitor>("MONITOR", 0, watched(other));
-    case.arrives(&bed, &case.tcp(flag::SYN));
-    bed.set::<Monitor>("MONITOR", 0, watched(Monitor { service: service + 1, rate: 100, ..Monitor::USUAL }));
-    case.arrives(&bed, &case.tcp(flag::SYN));
-    assert_eq!(bed.events_since(&before), []);
-    bed.set::<Monitor>("MONITOR", 0, watched(Monitor { service, rate: 100, ..Monitor::USUAL }));
-    case.arrives(&bed, &case.tcp(flag::SYN));
-    assert_eq!(bed.events_since(&before).len(), 1);
+    let all = Monitor { rate: 10_000, ..Monitor::USUAL };
+    let wanted = Monitor { services: services_bit(service), ..all };
+    bed.set::<Monitor>("MONITOR", 0, watched(wanted));
+    assert_eq!(dropped(case, &bed, FRAMES), (FRAMES, 0));
+    let opened = Monitor { kinds: EventKind::Opened.bit(), ..all };
+    let reason = Monitor { reasons: 1 << Reason::NoWay as u32, ..all };
+    let other = Monitor { services: services_bit(service + 1), ..all };
+    for unwanted in [opened, reason, other] {
+        bed.set::<Monitor>("MONITOR", 0, watched(unwanted));
+        // What is recorded of this second counts for its rate.
+        std::thread::sleep(std::time::Duration::from_millis(1100));
+        let (recorded, lost) = dropped(case, &bed, FRAMES);
+        assert!((u64::from(USUAL_RATE)..FRAMES).contains(&recorded), "{recorded}: {unwanted:?}");
+        assert_eq!(lost, 0, "nobody who watches misses them: {unwanted:?}");
+    }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use clap::Args;
 use ipnet::IpNet;
-use proxy_common::event::{EventKind, Monitor, USUAL_RATE};
+use proxy_common::event::{EventKind, Monitor, USUAL_RATE, services_bit};
 use proxy_common::verdict::Reason;
 
 use super::error::CliError;
@@ -28,6 +28,8 @@ use row::{Clock, EventRow, KERNEL_DROP};
 
 /// Time between two readings. A CPU keeps 256 events.
 const INTERVAL: Duration = Duration::from_millis(100);
+/// Seconds between two looks for new ids of the Services.
+const LABELS_HOLD: u32 = 5;
 /// Seconds for which a wish holds: a killed command leaves nothing behind.
 const HOLDS: u32 = 3;
 
@@ -107,7 +109,10 @@ pub fn run(args: &MonitorArgs) -> Result<(), CliError> {
     loop {
         let now = monotonic_seconds();
         if renewed != now {
-            watch.recorder.want(args.wish(now), now)?;
+            if now.is_multiple_of(LABELS_HOLD) && watch.wanted.is_some() {
+                watch.labels = maps.service_labels()?;
+            }
+            watch.want(now)?;
             renewed = now;
         }
         shown += watch.show(&maps, args.count.map(|count| count.saturating_sub(shown)))?;
@@ -142,7 +147,7 @@ impl MonitorArgs {
             reasons: reasons.unwrap_or(u64::MAX),
             kinds: self.r#type.iter().map(|kind| kind.bit()).fold(0, |one, other| one | other),
             rate: self.rate.max(USUAL_RATE),
-            service: 0,
+            services: 0,
             until: now + HOLDS,
         }
     }
@@ -181,6 +186,14 @@ impl<'a> Watch<'a> {
             has_header: false,
             stream: pcapng::Stream::default(),
         })
+    }
+
+    /// Has the programs record what is meant.
+    fn want(&mut self, now: u32) -> Result<(), CliError> {
+        // An address need not be one of a Service.
+        let named = self.wanted.as_ref().filter(|_| self.args.select.has_names_alone());
+        let services = named.map_or(0, |wanted| bits_of(&self.labels, wanted));
+        Ok(self.recorder.want(Monitor { services, ..self.args.wish(now) }, now)?)
     }
 
     /// Shows the last events of the past.
@@ -262,6 +275,12 @@ impl<'a> Watch<'a> {
         }
         Ok(write_bytes(&bytes)?)
     }
+}
+
+/// Returns the bits of the Services with these labels; 0 if there is none, which stands for all.
+fn bits_of(labels: &BTreeMap<u32, String>, wanted: &[String]) -> u32 {
+    let ids = labels.iter().filter(|(_, label)| wanted.contains(label)).map(|(id, _)| *id);
+    ids.map(services_bit).fold(0, |one, other| one | other)
 }
 
 #[cfg(test)]

@@ -99,7 +99,8 @@ fn join(one: Monitor, other: Monitor) -> Monitor {
         reasons: one.reasons | other.reasons,
         kinds: one.kinds | other.kinds,
         rate: one.rate.max(other.rate),
-        service: if one.service == other.service { one.service } else { 0 },
+        // Zero is for all.
+        services: if one.services == 0 || other.services == 0 { 0 } else { one.services | other.services },
         until: one.until.max(other.until),
     }
 }
@@ -136,10 +137,12 @@ mod tests {
 
     #[test]
     fn two_watching_commands_get_the_events_of_both() {
-        let drops = Monitor { reasons: 1 << 16, service: 7, until: 9, ..Monitor::USUAL };
-        let opened = Monitor { kinds: EventKind::Opened.bit(), reasons: 0, rate: 1000, service: 8, until: 5 };
+        let drops = Monitor { reasons: 1 << 16, services: 1 << 7, until: 9, ..Monitor::USUAL };
+        let opened =
+            Monitor { kinds: EventKind::Opened.bit(), reasons: 0, rate: 1000, services: 1 << 8, until: 5 };
         let both = join(drops, opened);
         assert_eq!(both.kinds, EventKind::Drop.bit() | EventKind::Opened.bit());
-        assert_eq!((both.reasons, both.rate, both.service, both.until), (1 << 16, 1000, 0, 9));
+        assert_eq!((both.reasons, both.rate, both.services, both.until), (1 << 16, 1000, 3 << 7, 9));
+        assert_eq!(join(both, Monitor::USUAL).services, 0, "one of them watches all Services");
     }
 }
