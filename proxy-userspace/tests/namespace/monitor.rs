@@ -274,11 +274,17 @@ fn a_packet_that_the_programs_drop_is_no_drop_of_the_kernels() -> Result<()> {
     let proxy = cluster.proxy(1)?;
     let rules = "table inet fw { chain f { type filter hook forward priority 0; udp dport 8080 drop; }; }";
     output(proxy.namespace(), &["nft", rules])?;
-    let _sending = keep_sending(&cluster, &[at(1, 80), at(1, 81)]);
-    let found = rows(proxy, &["--kernel", "--type", "drop", "--count", "60"])?;
+    let ranged =
+        cluster.service("ranged", 3, &["pod-1a"])?.load_balancer(vip(3)).source_ranges(&["192.0.2.0/24"]);
+    cluster.manifests().put_service(&ranged)?;
+    proxy.wait_until("the Service with source ranges is there", || {
+        Ok(proxy.command(&["services", "default/ranged"])?.status.success())
+    })?;
+    let _sending = keep_sending(&cluster, &[at(1, 80), at(3, 80)]);
+    let found = rows(proxy, &["--kernel", "--type", "drop", "--count", "100"])?;
     let of = |kind: &str| found.iter().filter(|row| row["type"] == kind).collect::<Vec<_>>();
     let (programs, kernel) = (of("drop"), of("kernel_drop"));
-    assert!(programs.iter().any(|row| row["reason"] == "unserved"), "{programs:?}");
+    assert!(programs.iter().any(|row| row["reason"] == "source_refused"), "{programs:?}");
     assert!(!kernel.is_empty() && kernel.iter().all(|row| row["reason"] == "NETFILTER_DROP"), "{kernel:?}");
     Ok(())
 }
