@@ -13,7 +13,7 @@ use proxy_common::kernel_drop::Place;
 
 use super::row::{Clock, EventRow};
 use crate::cli::error::CliError;
-use crate::dataplane::ebpf::kernel_drops::{KernelDrops, Watched};
+use crate::dataplane::ebpf::kernel_drops::{KernelDropView, KernelDrops, Watched};
 use crate::dataplane::ebpf::read::{PinnedMaps, ServiceView, Tables, protocol_text};
 
 /// Time between two looks for new Services and endpoints.
@@ -26,6 +26,8 @@ pub struct Kernel {
     labels: Labels,
     /// The inode of this process's network namespace.
     namespace: u32,
+    /// The devices with an XDP program of ours.
+    of_xdp: BTreeSet<u32>,
     renewed: Instant,
 }
 
@@ -39,6 +41,7 @@ impl Kernel {
             drops: KernelDrops::start(&watched)?,
             labels,
             namespace: u32::try_from(namespace).unwrap_or(0),
+            of_xdp: devices_of_xdp(maps)?,
             renewed: Instant::now(),
         })
     }
@@ -47,12 +50,31 @@ impl Kernel {
     pub fn rows(&mut self, maps: &PinnedMaps, clock: &Clock) -> Result<(Vec<EventRow>, u64), CliError> {
         if self.renewed.elapsed() >= RENEWAL {
             self.drops.watch(&self.labels.places(&maps.services()?))?;
+            self.of_xdp = devices_of_xdp(maps)?;
             self.renewed = Instant::now();
         }
-        let (drops, left_out) = self.drops.read()?;
+        let (mut drops, left_out) = self.drops.read()?;
+        drops.retain(|drop| !self.is_told(drop));
         let row = |drop| EventRow::of_kernel(drop, self.labels.get(drop.place), clock, self.namespace);
         Ok((drops.iter().map(row).collect(), left_out))
     }
+
+    /// Whether the XDP program of ours dropped it, and told of it. A device has no second one.
+    fn is_told(&self, drop: &KernelDropView) -> bool {
+        drop.namespace == self.namespace && self.of_xdp.contains(&drop.device) && is_by_xdp(drop)
+    }
+}
+
+/// Whether the kernel frees the packet for an XDP program: in the generic hook, or on a veth. Other drivers have no
+/// packet of the kernel's yet.
+fn is_by_xdp(drop: &KernelDropView) -> bool {
+    drop.reason == "XDP"
+        || ["veth_xdp_rcv", "do_xdp_generic"].iter().any(|name| drop.function.starts_with(name))
+}
+
+fn devices_of_xdp(maps: &PinnedMaps) -> Result<BTreeSet<u32>, CliError> {
+    let attached = maps.status()?.attached;
+    Ok(attached.iter().filter(|one| one.hook == "xdp").map(|one| one.device_index).collect())
 }
 
 /// Returns the mark of packets that the programs pass to the stack, and its mask.
