@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodSpec, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use kube::api::{AttachParams, AttachedProcess, ListParams, LogParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -16,6 +16,8 @@ use super::error::KubectlError;
 
 /// The container of the agent in its pod.
 pub const CONTAINER: &str = "agent";
+/// Why a pod that is being deleted is not asked.
+const ENDING: &str = "its pod is being deleted";
 /// The nodes that are asked at once. Each is a connection to the API server.
 const AT_ONCE: usize = 32;
 
@@ -28,6 +30,8 @@ pub struct Agent {
     pub namespace: String,
     /// The name of its pod.
     pub pod: String,
+    /// Why it can't be asked; none if its pod runs.
+    pub absent: Option<String>,
 }
 
 /// A container with this program.
@@ -78,11 +82,11 @@ pub async fn client(file: Option<&Path>, context: Option<&str>) -> Result<Client
     Ok(Client::try_from(config)?)
 }
 
-/// Returns the agents on these nodes, or on all, sorted by node.
+/// Returns the agents on these nodes, or on all, sorted by node. A pod that does not run is an agent that can't be
+/// asked: a roll-out that is stuck must show.
 pub async fn find(client: &Client, selector: &str, nodes: &[String]) -> Result<Vec<Agent>, KubectlError> {
     let pods = Api::<Pod>::all(client.clone()).list(&ListParams::default().labels(selector)).await?;
-    let mut agents: Vec<Agent> = pods.items.iter().filter_map(agent).collect();
-    agents.sort();
+    let mut agents = of_nodes(pods.items.iter().filter_map(agent).collect());
     if agents.is_empty() {
         return Err(KubectlError::NoAgents { selector: selector.to_owned() });
     }
@@ -98,18 +102,78 @@ pub async fn find(client: &Client, selector: &str, nodes: &[String]) -> Result<V
     Ok(agents)
 }
 
-/// Returns the agent of a running pod.
+/// Returns the agents that run, and for a node without one the first that does not.
+fn of_nodes(mut agents: Vec<Agent>) -> Vec<Agent> {
+    // A pod that ends comes last: its successor counts.
+    agents.sort_by_key(|agent| {
+        let is_ending = agent.absent.as_deref() == Some(ENDING);
+        (agent.node.clone(), agent.absent.is_some(), is_ending, agent.pod.clone())
+    });
+    let mut kept: Vec<Agent> = Vec::new();
+    for agent in agents {
+        let is_known = kept.last().is_some_and(|last| last.node == agent.node);
+        if agent.absent.is_none() || !is_known {
+            kept.push(agent);
+        }
+    }
+    kept
+}
+
+/// Returns the agent of a pod; none for a pod without a node.
 fn agent(pod: &Pod) -> Option<Agent> {
-    // A pod that ends is still running, and its successor may be there.
-    let is_ending = pod.metadata.deletion_timestamp.is_some();
-    let is_running = pod.status.as_ref()?.phase.as_deref() == Some("Running") && !is_ending;
-    let node = pod.spec.as_ref()?.node_name.clone()?;
-    is_running.then(|| Agent { node, namespace: pod.namespace().unwrap_or_default(), pod: pod.name_any() })
+    let spec = pod.spec.as_ref()?;
+    let node = spec.node_name.clone().or_else(|| wanted_node(spec))?;
+    Some(Agent {
+        node,
+        namespace: pod.namespace().unwrap_or_default(),
+        pod: pod.name_any(),
+        absent: absent(pod),
+    })
+}
+
+/// Returns the node for which a `DaemonSet` made a pod that the scheduler has not placed yet.
+fn wanted_node(spec: &PodSpec) -> Option<String> {
+    let affinity = spec.affinity.as_ref()?.node_affinity.as_ref()?;
+    let terms = &affinity.required_during_scheduling_ignored_during_execution.as_ref()?.node_selector_terms;
+    let mut fields = terms.iter().flat_map(|term| term.match_fields.iter().flatten());
+    fields.find(|field| field.key == "metadata.name")?.values.as_ref()?.first().cloned()
+}
+
+/// Returns why the agent of a pod can't be asked; none if it can.
+fn absent(pod: &Pod) -> Option<String> {
+    if pod.metadata.deletion_timestamp.is_some() {
+        return Some(ENDING.to_owned());
+    }
+    let status = pod.status.as_ref();
+    let phase = status.and_then(|status| status.phase.as_deref()).unwrap_or("Unknown");
+    let waits = status.and_then(waits_for);
+    if phase == "Running" && waits.is_none() {
+        return None;
+    }
+    let reason = waits.or_else(|| status?.reason.clone()).or_else(|| unscheduled(status?));
+    Some(format!("its pod is {phase}{}", reason.map(|reason| format!(": {reason}")).unwrap_or_default()))
+}
+
+/// Returns what keeps the agent from starting, such as `ImagePullBackOff`. A container before it may be stuck.
+fn waits_for(status: &PodStatus) -> Option<String> {
+    let before = status.init_container_statuses.iter().flatten();
+    let agents = status.container_statuses.iter().flatten().filter(|one| one.name == CONTAINER);
+    let reasons = before.chain(agents).filter_map(|one| one.state.as_ref()?.waiting.as_ref()?.reason.clone());
+    // The agent itself waits with this reason for a container before it, whose own is told first.
+    reasons.min_by_key(|reason| reason == "PodInitializing")
+}
+
+fn unscheduled(status: &PodStatus) -> Option<String> {
+    let condition = status.conditions.iter().flatten().find(|one| one.type_ == "PodScheduled")?;
+    condition.reason.clone().filter(|_| condition.status == "False")
 }
 
 /// Runs `millrace WORDS` on all nodes at once. Returns the answers in the order of the agents.
 pub async fn ask(client: &Client, agents: &[Agent], words: &[String], longest: Duration) -> Vec<Answer> {
     let answers = agents.iter().map(|agent| async move {
+        if let Some(why) = &agent.absent {
+            return Answer::failed(&agent.node, why.clone());
+        }
         let answer = timeout(longest, run(client, agent, words)).await;
         answer.unwrap_or_else(|_| Answer::failed(&agent.node, format!("no answer within {longest:?}")))
     });

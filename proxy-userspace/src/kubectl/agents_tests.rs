@@ -23,12 +23,38 @@ fn pod(name: &str, node: &str, phase: &str) -> Value {
         "status": {"phase": phase}})
 }
 
+fn stuck(name: &str, node: &str, reason: &str) -> Value {
+    let mut pod = pod(name, node, "Pending");
+    pod["status"]["containerStatuses"] = json!([{"name": "agent", "image": "", "imageID": "", "ready": false,
+        "restartCount": 0, "state": {"waiting": {"reason": reason}}}]);
+    pod
+}
+
+fn ending(mut pod: Value) -> Value {
+    pod["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:05Z".into();
+    pod
+}
+
+/// Returns a pod of a `DaemonSet` that the scheduler has not placed.
+fn unplaced(name: &str, node: &str) -> Value {
+    let field = json!({"key": "metadata.name", "operator": "In", "values": [node]});
+    let terms = json!({"nodeSelectorTerms": [{"matchFields": [field]}]});
+    let affinity = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}});
+    let condition = json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable"});
+    json!({"metadata": {"name": name, "namespace": "kube-system"}, "spec": {"affinity": affinity, "containers": []},
+        "status": {"phase": "Pending", "conditions": [condition]}})
+}
+
 async fn pods(RawQuery(query): RawQuery) -> Response {
     assert!(query.unwrap().contains("labelSelector=app.kubernetes.io%2Fname%3Dmillrace"));
     let pods = [
         pod("millrace-b", "node-b", "Running"),
         pod("millrace-a", "node-a", "Running"),
-        pod("millrace-c", "node-c", "Pending"),
+        stuck("millrace-c", "node-c", "ImagePullBackOff"),
+        // A roll-out: the former pod of node-b ends, and that of node-d is all there is.
+        ending(pod("millrace-old", "node-b", "Running")),
+        ending(pod("millrace-d", "node-d", "Running")),
+        unplaced("millrace-e", "node-e"),
     ];
     let list = json!({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": pods});
     ([(CONTENT_TYPE, "application/json")], list.to_string()).into_response()
@@ -84,21 +110,42 @@ const SELECTOR: &str = "app.kubernetes.io/name=millrace";
 
 async fn answers(words: &[&str], longest: Duration) -> Vec<Answer> {
     let client = server().await;
-    let agents = find(&client, SELECTOR, &[]).await.unwrap();
+    let agents = find(&client, SELECTOR, &["node-a".to_owned(), "node-b".to_owned()]).await.unwrap();
     let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
     ask(&client, &agents, &words, longest).await
 }
 
 #[tokio::test]
-async fn running_agents_are_found_and_sorted_and_a_node_without_one_is_named() {
+async fn agents_are_found_and_sorted_and_a_node_without_one_is_named() {
     let client = server().await;
     let nodes = |agents: Vec<Agent>| agents.into_iter().map(|agent| agent.node).collect::<Vec<_>>();
-    assert_eq!(nodes(find(&client, SELECTOR, &[]).await.unwrap()), ["node-a", "node-b"]);
+    let all = ["node-a", "node-b", "node-c", "node-d", "node-e"];
+    assert_eq!(nodes(find(&client, SELECTOR, &[]).await.unwrap()), all);
     let one = ["node-b".to_owned()];
     assert_eq!(nodes(find(&client, SELECTOR, &one).await.unwrap()), one);
-    let error = find(&client, SELECTOR, &["node-c".to_owned()]).await.unwrap_err();
-    assert_eq!(error.to_string(), "no agent runs on node-c; there are agents on: node-a, node-b");
+    let error = find(&client, SELECTOR, &["node-x".to_owned()]).await.unwrap_err();
+    let known = all.join(", ");
+    assert_eq!(error.to_string(), format!("no agent is on node-x; there are agents on: {known}"));
     assert_eq!(error.status(), ExitStatus::NotFound);
+}
+
+#[tokio::test]
+async fn a_pod_that_does_not_run_answers_with_the_reason() {
+    let client = server().await;
+    let agents = find(&client, SELECTOR, &[]).await.unwrap();
+    let answers = ask(&client, &agents, &["ways".to_owned()], LONG).await;
+    let said: Vec<_> =
+        answers.iter().map(|one| (one.node.as_str(), one.status, one.errors.as_str())).collect();
+    assert_eq!(
+        said,
+        [
+            ("node-a", Some(0), ""),
+            ("node-b", Some(0), ""),
+            ("node-c", None, "its pod is Pending: ImagePullBackOff"),
+            ("node-d", None, "its pod is being deleted"),
+            ("node-e", None, "its pod is Pending: Unschedulable"),
+        ]
+    );
 }
 
 #[tokio::test]

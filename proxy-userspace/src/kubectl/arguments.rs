@@ -96,10 +96,9 @@ pub struct Call {
 }
 
 impl Call {
-    /// Whether the nodes answer `millrace status` as JSON, which has their readiness.
-    pub fn is_status_as_json(&self) -> bool {
+    /// Whether it is `millrace status`. All nodes answer it as JSON, which has their readiness.
+    pub fn is_status(&self) -> bool {
         self.words.first().is_some_and(|word| word == "status")
-            && self.words.last().is_some_and(|word| word == "json")
     }
 
     /// Takes our own flags out of the words, wherever they stand, and checks the rest as `millrace` does.
@@ -146,7 +145,7 @@ impl Call {
             ));
         }
         let of_nodes = match format {
-            Format::Table if words.first().is_some_and(|word| word == "status") => "json",
+            _ if words.first().is_some_and(|word| word == "status") => "json",
             Format::Table => "table",
             Format::Wide => "wide",
             Format::Name => "name",
@@ -221,7 +220,8 @@ mod tests {
             ("flows -oyaml", "flows -o json", Format::Yaml),
             ("flows --output=jsonl --count-by client", "flows --count-by client -o json", Format::JsonLines),
             ("status", "status -o json", Format::Table),
-            ("status -o wide", "status -o wide", Format::Wide),
+            ("status -o wide", "status -o json", Format::Wide),
+            ("status -o name", "status -o json", Format::Name),
             ("ways -o name", "ways -o name", Format::Name),
             ("top shop/web", "top shop/web --once -o table", Format::Table),
             ("monitor --last 5", "monitor --last 5 -o table", Format::Table),

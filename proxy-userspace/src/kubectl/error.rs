@@ -12,12 +12,12 @@ pub enum KubectlError {
     Kubeconfig(#[from] kube::config::KubeconfigError),
     #[error("the API server: {0}")]
     Api(Box<kube::Error>),
-    #[error("no pod with the label {selector} runs; is Millrace installed, and in this cluster?")]
+    #[error("there is no pod with the label {selector}; is Millrace installed, and in this cluster?")]
     NoAgents {
         /// The selector of `--selector`.
         selector: String,
     },
-    #[error("no agent runs on {}; there are agents on: {}", missing.join(", "), nodes.join(", "))]
+    #[error("no agent is on {}; there are agents on: {}", missing.join(", "), nodes.join(", "))]
     NoSuchNode {
         /// The nodes of `--on` without an agent.
         missing: Vec<String>,

@@ -9,10 +9,10 @@ use crate::cli::{API_VERSION, CliError, ExitStatus, Format, Table, columns_table
 
 /// Returns the joined output of a command.
 pub fn text(call: &Call, answers: &[Answer]) -> Result<String, KubectlError> {
+    if call.is_status() {
+        return status_text(call, &statuses(answers)?);
+    }
     Ok(match &call.format {
-        Format::Table if is_of(call, "status") => {
-            status_table(&documents(answers)?).text(call.no_headers, terminal_width())
-        }
         Format::Table => tables(answers, call.no_headers, terminal_width()),
         Format::Wide => tables(answers, call.no_headers, None),
         Format::Name => names(answers),
@@ -41,6 +41,19 @@ pub fn status(answers: &[Answer]) -> ExitStatus {
 /// Returns the document of each node that answered one.
 pub fn documents(answers: &[Answer]) -> Result<Vec<(String, Value)>, KubectlError> {
     read(answers, |text| serde_json::from_str(text))
+}
+
+/// Returns the document of each node, and for a node without one its complaint.
+pub fn statuses(answers: &[Answer]) -> Result<Vec<(String, Value)>, KubectlError> {
+    let mut found = documents(answers)?;
+    for answer in answers {
+        if !found.iter().any(|(node, _)| *node == answer.node) {
+            let why = answer.complaints().next().unwrap_or("no answer");
+            found.push((answer.node.clone(), json!({"kind": "Status", "error": why})));
+        }
+    }
+    found.sort_by(|(one, _), (other, _)| one.cmp(other));
+    Ok(found)
 }
 
 /// Returns a list of the events of each node that answered with lines of them.
@@ -196,10 +209,20 @@ fn is_ready(status: &Value) -> Option<bool> {
     status.pointer("/readiness/ready").and_then(Value::as_bool)
 }
 
+fn status_text(call: &Call, statuses: &[(String, Value)]) -> Result<String, KubectlError> {
+    Ok(match &call.format {
+        Format::Table => status_table(statuses).text(call.no_headers, terminal_width()),
+        Format::Wide => status_table(statuses).text(call.no_headers, None),
+        Format::Name => lines(statuses.iter().map(|(node, _)| node.clone())),
+        format => rendered(format, &joined(statuses), call.no_headers)?,
+    })
+}
+
 /// Returns a row for each node.
 fn status_table(documents: &[(String, Value)]) -> Table {
     let mut table =
         Table::new(&["NODE", "READY", "VERSION", "MODE", "UPLINKS", "SERVICES", "DROPS", "PROBLEMS"]);
+    table.wrap(Some(7));
     for (node, status) in documents {
         table.push([
             node.clone(),
@@ -212,7 +235,7 @@ fn status_table(documents: &[(String, Value)]) -> Table {
             mode(status).to_owned(),
             uplinks(status),
             status.get("services").and_then(Value::as_u64).map(|count| count.to_string()).unwrap_or_default(),
-            drops(status).to_string(),
+            if status.get("error").is_some() { String::new() } else { drops(status).to_string() },
             problems(status),
         ]);
     }
@@ -253,6 +276,9 @@ fn drops(status: &Value) -> u64 {
 
 /// Returns the names of the conditions that fail, and the number of failures of the last sync.
 fn problems(status: &Value) -> String {
+    if let Some(why) = status.get("error").and_then(Value::as_str) {
+        return why.to_owned();
+    }
     let failing = status.pointer("/readiness/failing").and_then(Value::as_array);
     let names =
         failing.into_iter().flatten().filter_map(|one| Some(one.get("condition")?.as_str()?.to_owned()));

@@ -104,7 +104,31 @@ fn the_status_of_nodes_is_a_row_each() {
             "UPLINKS", "-"
         )
     );
-    assert_eq!(not_ready(&documents(&answers).unwrap()), 1);
+    assert_eq!(not_ready(&statuses(&answers).unwrap()), 1);
+}
+
+#[test]
+fn a_node_without_an_answer_has_a_row_in_the_status_in_every_format() {
+    let ready = json!({"kind": "Status", "readiness": {"ready": true}, "mode": "ipvs"});
+    let silent = Answer {
+        status: None,
+        errors: "its pod is Pending: ImagePullBackOff".to_owned(),
+        ..answer("node-a", 0, "")
+    };
+    let answers = [silent, answer("node-b", 0, &ready.to_string())];
+    for format in ["table", "wide"] {
+        assert_eq!(
+            text(&call("status", format), &answers).unwrap(),
+            "NODE    READY    VERSION  MODE  UPLINKS  SERVICES  DROPS  PROBLEMS\n\
+             node-a  unknown  -        -     -        -         -      its pod is Pending: ImagePullBackOff\n\
+             node-b  yes      -        ipvs  -        -         0      none\n",
+            "{format}"
+        );
+    }
+    assert_eq!(text(&call("status", "name"), &answers).unwrap(), "node-a\nnode-b\n");
+    let errors = text(&call("status", "jsonpath={.items[*].error}"), &answers).unwrap();
+    assert_eq!(errors, "its pod is Pending: ImagePullBackOff\n");
+    assert_eq!(not_ready(&statuses(&answers).unwrap()), 1);
 }
 
 #[test]

@@ -75,6 +75,7 @@ async fn execute(cli: Cli) -> Result<ExitStatus, KubectlError> {
         }
         Command::Test(args) => {
             let (client, agents) = connect(&target).await?;
+            let agents = running(agents);
             connectivity::run(&client, &agents, target.on.is_empty(), &args).await
         }
         Command::Other(words) => {
@@ -92,6 +93,16 @@ async fn connect(target: &Target) -> Result<(Client, Vec<Agent>), KubectlError> 
     Ok((client, agents))
 }
 
+/// Returns the agents that run. Names the others on standard error.
+fn running(agents: Vec<Agent>) -> Vec<Agent> {
+    for agent in &agents {
+        if let Some(why) = &agent.absent {
+            note(&format!("{} is left out: {why}", agent.node));
+        }
+    }
+    agents.into_iter().filter(|agent| agent.absent.is_none()).collect()
+}
+
 /// Writes what the nodes answered, and what they complained of.
 fn show(call: &Call, answers: &[Answer]) -> Result<ExitStatus, KubectlError> {
     for answer in answers {
@@ -101,16 +112,22 @@ fn show(call: &Call, answers: &[Answer]) -> Result<ExitStatus, KubectlError> {
     }
     write_out(&merge::text(call, answers)?)?;
     let status = merge::status(answers);
-    if status != ExitStatus::Done || !call.is_status_as_json() {
+    if !call.is_status() {
         return Ok(status);
     }
-    match merge::not_ready(&merge::documents(answers)?) {
-        0 => Ok(status),
-        count => {
-            note(&format!("{count} of {} nodes are not ready", answers.len()));
-            Ok(ExitStatus::Wrong)
-        }
+    let not_ready = merge::not_ready(&merge::statuses(answers)?);
+    if not_ready > 0 {
+        note(&format!("{not_ready} of {} nodes are not ready", answers.len()));
     }
+    Ok(of_readiness(status, not_ready))
+}
+
+/// Returns the status of `status`: a node that can't be asked is one that is not ready.
+fn of_readiness(status: ExitStatus, not_ready: usize) -> ExitStatus {
+    if not_ready > 0 && [ExitStatus::Done, ExitStatus::Failed].contains(&status) {
+        return ExitStatus::Wrong;
+    }
+    status
 }
 
 #[cfg(test)]
@@ -128,5 +145,25 @@ mod tests {
             assert_eq!(is_called(Some(OsStr::new(program))), is_plugin, "{program}");
         }
         assert!(!is_called(None));
+    }
+
+    #[test]
+    fn a_node_that_is_not_ready_or_silent_makes_the_status_4() {
+        assert_eq!(of_readiness(ExitStatus::Done, 0), ExitStatus::Done);
+        assert_eq!(of_readiness(ExitStatus::Done, 1), ExitStatus::Wrong);
+        assert_eq!(of_readiness(ExitStatus::Failed, 1), ExitStatus::Wrong);
+        assert_eq!(of_readiness(ExitStatus::NotPermitted, 1), ExitStatus::NotPermitted);
+    }
+
+    #[test]
+    fn a_test_leaves_out_the_agents_that_do_not_run() {
+        let agent = |node: &str, absent: Option<&str>| Agent {
+            node: node.to_owned(),
+            namespace: String::new(),
+            pod: String::new(),
+            absent: absent.map(str::to_owned),
+        };
+        let left = running(vec![agent("a", None), agent("b", Some("its pod is Pending"))]);
+        assert_eq!(left, [agent("a", None)]);
     }
 }
