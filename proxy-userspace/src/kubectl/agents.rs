@@ -13,6 +13,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::time::timeout;
 
 use super::error::KubectlError;
+use crate::cli::ExitStatus;
 
 /// The container of the agent in its pod.
 pub const CONTAINER: &str = "agent";
@@ -61,6 +62,17 @@ pub struct Answer {
 impl Answer {
     fn failed(node: &str, why: String) -> Self {
         Self { node: node.to_owned(), status: None, output: String::new(), errors: why }
+    }
+
+    /// Adds a line of complaint. An answer that was well is not any more.
+    pub fn complain(&mut self, why: &str) {
+        if !self.errors.is_empty() && !self.errors.ends_with('\n') {
+            self.errors.push('\n');
+        }
+        self.errors.push_str(why);
+        if self.status == Some(ExitStatus::Done.number()) {
+            self.status = Some(ExitStatus::Failed.number());
+        }
     }
 
     /// Returns the lines of complaint, without the program's name.

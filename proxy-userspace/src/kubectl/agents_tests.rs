@@ -14,7 +14,6 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use super::*;
-use crate::cli::ExitStatus;
 
 const LONG: Duration = Duration::from_secs(20);
 

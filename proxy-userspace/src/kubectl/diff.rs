@@ -57,12 +57,12 @@ pub async fn run(client: &Client, agents: &[Agent], longest: Duration) -> Result
     let mut nodes: BTreeMap<String, Facts> = BTreeMap::new();
     for command in COMPARED {
         let words = [command, "-o", "json"].map(str::to_owned);
-        let answers = agents::ask(client, agents, &words, longest).await;
+        let mut answers = agents::ask(client, agents, &words, longest).await;
+        for (node, document) in documents(&mut answers) {
+            nodes.entry(node).or_default().extend(facts(&document));
+        }
         for answer in &answers {
             answer.complaints().for_each(|line| note(&format!("{}: {line}", answer.node)));
-        }
-        for (node, document) in documents(&answers)? {
-            nodes.entry(node).or_default().extend(facts(&document));
         }
     }
     Ok(compare(&nodes))

@@ -24,13 +24,6 @@ pub enum KubectlError {
         /// The nodes with one.
         nodes: Vec<String>,
     },
-    #[error("{node}: the answer can't be read: {error}; is its agent much older or newer than this program?")]
-    Answer {
-        /// The node.
-        node: String,
-        /// The failure.
-        error: serde_json::Error,
-    },
     #[error("no node is left to test on")]
     NoNodes,
     #[error("after {longest:?} still: {what}")]
@@ -61,9 +54,7 @@ impl KubectlError {
             Self::NoSuchNode { .. } => ExitStatus::NotFound,
             Self::NoAgents { .. } | Self::NoNodes => ExitStatus::NoDataplane,
             Self::Api(error) if is_of_rights(error) => ExitStatus::NotPermitted,
-            Self::Api(_) | Self::Answer { .. } | Self::NotInTime { .. } | Self::Interrupted | Self::Io(_) => {
-                ExitStatus::Failed
-            }
+            Self::Api(_) | Self::NotInTime { .. } | Self::Interrupted | Self::Io(_) => ExitStatus::Failed,
             Self::Cli(error) => error.status(),
             Self::Help(_) => ExitStatus::Done,
         }

@@ -4,22 +4,21 @@ use serde_json::{Map, Value, json};
 
 use super::agents::Answer;
 use super::arguments::Call;
-use super::error::KubectlError;
 use crate::cli::{API_VERSION, CliError, ExitStatus, Format, Table, columns_table, lines, terminal_width};
 
-/// Returns the joined output of a command.
-pub fn text(call: &Call, answers: &[Answer]) -> Result<String, KubectlError> {
+/// Returns the joined output of a command. An answer that can't be read becomes a complaint of its node.
+pub fn text(call: &Call, answers: &mut [Answer]) -> Result<String, CliError> {
     if call.is_status() {
-        return status_text(call, &statuses(answers)?);
+        return status_text(call, &statuses(answers));
     }
     Ok(match &call.format {
         Format::Table => tables(answers, call.no_headers, terminal_width()),
         Format::Wide => tables(answers, call.no_headers, None),
         Format::Name => names(answers),
         format if is_of(call, "monitor") => {
-            rendered(format, &joined(&event_lists(answers)?), call.no_headers)?
+            rendered(format, &joined(&event_lists(answers)), call.no_headers)?
         }
-        format => rendered(format, &joined(&documents(answers)?), call.no_headers)?,
+        format => rendered(format, &joined(&documents(answers)), call.no_headers)?,
     })
 }
 
@@ -38,14 +37,14 @@ pub fn status(answers: &[Answer]) -> ExitStatus {
     ExitStatus::ALL.into_iter().find(|status| status.number() == gravest).unwrap_or(ExitStatus::Failed)
 }
 
-/// Returns the document of each node that answered one.
-pub fn documents(answers: &[Answer]) -> Result<Vec<(String, Value)>, KubectlError> {
+/// Returns the document of each node that answered one. The others complain.
+pub fn documents(answers: &mut [Answer]) -> Vec<(String, Value)> {
     read(answers, |text| serde_json::from_str(text))
 }
 
 /// Returns the document of each node, and for a node without one its complaint.
-pub fn statuses(answers: &[Answer]) -> Result<Vec<(String, Value)>, KubectlError> {
-    let mut found = documents(answers)?;
+pub fn statuses(answers: &mut [Answer]) -> Vec<(String, Value)> {
+    let mut found = documents(answers);
     for answer in answers {
         if !found.iter().any(|(node, _)| *node == answer.node) {
             let why = answer.complaints().next().unwrap_or("no answer");
@@ -53,11 +52,11 @@ pub fn statuses(answers: &[Answer]) -> Result<Vec<(String, Value)>, KubectlError
         }
     }
     found.sort_by(|(one, _), (other, _)| one.cmp(other));
-    Ok(found)
+    found
 }
 
 /// Returns a list of the events of each node that answered with lines of them.
-fn event_lists(answers: &[Answer]) -> Result<Vec<(String, Value)>, KubectlError> {
+fn event_lists(answers: &mut [Answer]) -> Vec<(String, Value)> {
     read(answers, |text| {
         let events: Vec<Value> =
             serde_json::Deserializer::from_str(text).into_iter().collect::<Result<_, _>>()?;
@@ -66,16 +65,29 @@ fn event_lists(answers: &[Answer]) -> Result<Vec<(String, Value)>, KubectlError>
 }
 
 fn read(
-    answers: &[Answer],
+    answers: &mut [Answer],
     parse: impl Fn(&str) -> Result<Value, serde_json::Error>,
-) -> Result<Vec<(String, Value)>, KubectlError> {
-    let answered = answers.iter().filter(|answer| !answer.output.trim().is_empty());
+) -> Vec<(String, Value)> {
+    let answered = answers.iter_mut().filter(|answer| !answer.output.trim().is_empty());
     answered
-        .map(|answer| match parse(&answer.output) {
-            Ok(document) => Ok((answer.node.clone(), document)),
-            Err(error) => Err(KubectlError::Answer { node: answer.node.clone(), error }),
+        .filter_map(|answer| match parse(&answer.output) {
+            Ok(document) => Some((answer.node.clone(), document)),
+            Err(error) => {
+                unreadable(answer, &error);
+                None
+            }
         })
         .collect()
+}
+
+fn unreadable(answer: &mut Answer, error: &serde_json::Error) {
+    // An answer without a status has its reason already.
+    if answer.status.is_some() {
+        answer.complain(&format!(
+            "the answer can't be read: {error}; is its agent much older or newer than this program?"
+        ));
+    }
+    answer.output.clear();
 }
 
 /// Returns one list of the items of all nodes. A document that is no list is an item itself.
@@ -209,7 +221,7 @@ fn is_ready(status: &Value) -> Option<bool> {
     status.pointer("/readiness/ready").and_then(Value::as_bool)
 }
 
-fn status_text(call: &Call, statuses: &[(String, Value)]) -> Result<String, KubectlError> {
+fn status_text(call: &Call, statuses: &[(String, Value)]) -> Result<String, CliError> {
     Ok(match &call.format {
         Format::Table => status_table(statuses).text(call.no_headers, terminal_width()),
         Format::Wide => status_table(statuses).text(call.no_headers, None),

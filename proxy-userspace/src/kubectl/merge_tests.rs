@@ -5,6 +5,11 @@ fn answer(node: &str, status: u8, output: &str) -> Answer {
     Answer { node: node.to_owned(), status: Some(status), output: output.to_owned(), errors: String::new() }
 }
 
+/// Returns the joined output.
+fn shown(call: &Call, answers: &[Answer]) -> String {
+    text(call, &mut answers.to_vec()).unwrap()
+}
+
 fn call(words: &str, format: &str) -> Call {
     let words = words.split(' ').map(str::to_owned).collect();
     Call { words, format: parse_format(format).unwrap(), no_headers: false }
@@ -22,7 +27,7 @@ fn tables_with_the_same_header_are_one_with_the_nodes_before() {
         answer("node-c", 1, ""),
     ];
     assert_eq!(
-        text(&call("ways", "table"), &answers).unwrap(),
+        shown(&call("ways", "table"), &answers),
         "NODE    WAY TO      NEXT HOP           N\n\
          node-a  10.1.0.2    02:00:00:00:00:01  1\n\
          node-a  fd00::1234  -                  22\n\
@@ -34,7 +39,7 @@ fn tables_with_the_same_header_are_one_with_the_nodes_before() {
 fn tables_of_both_modes_stay_apart_and_other_lines_have_their_node() {
     let two = answer("node-a", 0, "A  B\n1  2\n\nC\n3\n");
     let lines = answer("node-b", 0, "millrace 0.1.0 (layout 6)\n");
-    let all = text(&call("version", "table"), &[two, lines]).unwrap();
+    let all = shown(&call("version", "table"), &[two, lines]);
     assert_eq!(
         all,
         "NODE    A  B\nnode-a  1  2\n\nNODE    C\nnode-a  3\n\nnode-b: millrace 0.1.0 (layout 6)\n"
@@ -48,28 +53,36 @@ fn items_have_their_node_and_a_document_that_is_no_list_is_an_item() {
             .to_string()
     };
     let answers = [answer("node-a", 0, &list("10.0.0.1:80")), answer("node-b", 0, &list("10.0.0.2:80"))];
-    let lines = text(&call("backends", "jsonl"), &answers).unwrap();
+    let lines = shown(&call("backends", "jsonl"), &answers);
     let items: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let item =
         |node: &str, address: &str| json!({"node": node, "address": address, "backend_node": "10.1.0.9"});
     assert_eq!(items, [item("node-a", "10.0.0.1:80"), item("node-b", "10.0.0.2:80")]);
-    assert_eq!(text(&call("backends", "jsonpath={.items[*].node}"), &answers).unwrap(), "node-a\nnode-b\n");
-    let columns = text(&call("backends", "custom-columns=N:.node,A:.address"), &answers).unwrap();
+    assert_eq!(shown(&call("backends", "jsonpath={.items[*].node}"), &answers), "node-a\nnode-b\n");
+    let columns = shown(&call("backends", "custom-columns=N:.node,A:.address"), &answers);
     assert_eq!(columns, "N       A\nnode-a  10.0.0.1:80\nnode-b  10.0.0.2:80\n");
     let version = answer(
         "node-a",
         0,
         &json!({"apiVersion": "x", "kind": "Version", "node": "a", "version": "1"}).to_string(),
     );
-    let json: Value = serde_json::from_str(&text(&call("version", "json"), &[version]).unwrap()).unwrap();
+    let json: Value = serde_json::from_str(&shown(&call("version", "json"), &[version])).unwrap();
     let items = json!([{"node": "node-a", "version": "1"}]);
     assert_eq!(json, json!({"apiVersion": API_VERSION, "kind": "VersionList", "items": items}));
 }
 
 #[test]
-fn an_answer_that_is_no_json_names_its_node() {
-    let error = text(&call("ways", "json"), &[answer("node-a", 0, "{")]).unwrap_err().to_string();
-    assert!(error.starts_with("node-a: the answer can't be read: "), "{error}");
+fn an_answer_that_is_no_json_is_a_complaint_of_its_node_alone() {
+    let list = json!({"kind": "WayList", "items": [{"target": "10.1.0.2"}]}).to_string();
+    let mut answers = [answer("node-a", 0, "{"), answer("node-b", 0, &list)];
+    let shown = text(&call("ways", "jsonpath={.items[*].target}"), &mut answers).unwrap();
+    assert_eq!(shown, "10.1.0.2\n");
+    assert!(answers[0].errors.starts_with("the answer can't be read: "), "{answers:?}");
+    assert_eq!((status(&answers), answers[1].errors.as_str()), (ExitStatus::Failed, ""));
+    let refused = Answer { errors: "millrace: why".to_owned(), ..answer("node-a", 6, "{") };
+    let mut answers = [refused];
+    documents(&mut answers);
+    assert_eq!((answers[0].complaints().count(), status(&answers)), (2, ExitStatus::NotPermitted));
 }
 
 #[test]
@@ -96,7 +109,7 @@ fn the_status_of_nodes_is_a_row_each() {
     let answers = [answer("node-a", 0, &healthy.to_string()), answer("node-b", 0, &sick.to_string())];
     let uplinks = "eth0 xdp/native,eth1 tc";
     assert_eq!(
-        text(&call("status", "table"), &answers).unwrap(),
+        shown(&call("status", "table"), &answers),
         format!(
             "NODE    READY  VERSION  MODE  {:23}  SERVICES  DROPS  PROBLEMS\n\
              node-a  yes    0.1.0    ebpf  {uplinks}  14        7      none\n\
@@ -104,7 +117,7 @@ fn the_status_of_nodes_is_a_row_each() {
             "UPLINKS", "-"
         )
     );
-    assert_eq!(not_ready(&statuses(&answers).unwrap()), 1);
+    assert_eq!(not_ready(&statuses(&mut answers.clone())), 1);
 }
 
 #[test]
@@ -118,17 +131,17 @@ fn a_node_without_an_answer_has_a_row_in_the_status_in_every_format() {
     let answers = [silent, answer("node-b", 0, &ready.to_string())];
     for format in ["table", "wide"] {
         assert_eq!(
-            text(&call("status", format), &answers).unwrap(),
+            shown(&call("status", format), &answers),
             "NODE    READY    VERSION  MODE  UPLINKS  SERVICES  DROPS  PROBLEMS\n\
              node-a  unknown  -        -     -        -         -      its pod is Pending: ImagePullBackOff\n\
              node-b  yes      -        ipvs  -        -         0      none\n",
             "{format}"
         );
     }
-    assert_eq!(text(&call("status", "name"), &answers).unwrap(), "node-a\nnode-b\n");
-    let errors = text(&call("status", "jsonpath={.items[*].error}"), &answers).unwrap();
+    assert_eq!(shown(&call("status", "name"), &answers), "node-a\nnode-b\n");
+    let errors = shown(&call("status", "jsonpath={.items[*].error}"), &answers);
     assert_eq!(errors, "its pod is Pending: ImagePullBackOff\n");
-    assert_eq!(not_ready(&statuses(&answers).unwrap()), 1);
+    assert_eq!(not_ready(&statuses(&mut answers.clone())), 1);
 }
 
 #[test]
@@ -138,10 +151,9 @@ fn lines_of_events_are_items_with_all_their_fields() {
         answer("node-b", 0, "{\"kind\":\"drop\",\"why\":\"c\"}\n"),
         answer("node-c", 0, ""),
     ];
-    let joined = text(&call("monitor --last", "jsonpath={.items[*].kind}"), &answers).unwrap();
+    let joined = shown(&call("monitor --last", "jsonpath={.items[*].kind}"), &answers);
     assert_eq!(joined, "drop\nreset\ndrop\n");
-    let list: Value =
-        serde_json::from_str(&text(&call("monitor --last", "json"), &answers).unwrap()).unwrap();
+    let list: Value = serde_json::from_str(&shown(&call("monitor --last", "json"), &answers)).unwrap();
     assert_eq!(
         (&list["kind"], &list["items"][2]),
         (&json!("EventList"), &json!({"node": "node-b", "kind": "drop", "why": "c"}))

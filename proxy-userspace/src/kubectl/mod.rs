@@ -81,8 +81,8 @@ async fn execute(cli: Cli) -> Result<ExitStatus, KubectlError> {
         Command::Other(words) => {
             let call = Call::parse(words, &mut target)?;
             let (client, agents) = connect(&target).await?;
-            let answers = agents::ask(&client, &agents, &call.words, target.timeout).await;
-            show(&call, &answers)
+            let mut answers = agents::ask(&client, &agents, &call.words, target.timeout).await;
+            show(&call, &mut answers)
         }
     }
 }
@@ -104,18 +104,19 @@ fn running(agents: Vec<Agent>) -> Vec<Agent> {
 }
 
 /// Writes what the nodes answered, and what they complained of.
-fn show(call: &Call, answers: &[Answer]) -> Result<ExitStatus, KubectlError> {
-    for answer in answers {
+fn show(call: &Call, answers: &mut [Answer]) -> Result<ExitStatus, KubectlError> {
+    let text = merge::text(call, answers)?;
+    for answer in answers.iter() {
         for line in answer.complaints() {
             note(&format!("{}: {line}", answer.node));
         }
     }
-    write_out(&merge::text(call, answers)?)?;
+    write_out(&text)?;
     let status = merge::status(answers);
     if !call.is_status() {
         return Ok(status);
     }
-    let not_ready = merge::not_ready(&merge::statuses(answers)?);
+    let not_ready = merge::not_ready(&merge::statuses(answers));
     if not_ready > 0 {
         note(&format!("{not_ready} of {} nodes are not ready", answers.len()));
     }
