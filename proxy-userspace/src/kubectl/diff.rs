@@ -7,14 +7,15 @@ use kube::Client;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::agents::{self, Agent};
+use super::agents::{self, Agent, Answer};
 use super::arguments::DiffFormat;
-use super::error::KubectlError;
 use super::merge::documents;
-use crate::cli::{API_VERSION, CliError, Table, note, terminal_width};
+use crate::cli::{API_VERSION, CliError, ExitStatus, Table, terminal_width};
 
+/// The output with the Services.
+const SERVICES: &str = "services";
 /// The outputs that are compared.
-const COMPARED: [&str; 3] = ["services", "maps", "version"];
+const COMPARED: [&str; 3] = [SERVICES, "maps", "version"];
 /// The value of an object that a node does not have.
 const ABSENT: &str = "absent";
 /// Fields of a Service port that all nodes have alike. Counters and figures of a node's own endpoints are none.
@@ -32,6 +33,19 @@ const OF_PORT: [&str; 7] = [
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Differences {
     items: Vec<Difference>,
+    not_compared: Vec<LeftOut>,
+}
+
+/// A node that was not compared with the others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct LeftOut {
+    node: String,
+    /// The outputs that lack.
+    outputs: Vec<&'static str>,
+    why: String,
+    /// It should have been compared.
+    #[serde(skip)]
+    is_failure: bool,
 }
 
 /// One field of one object.
@@ -49,23 +63,27 @@ struct Held {
     nodes: Vec<String>,
 }
 
+/// Why the Services of a node are not compared.
+const IPVS: &str = "it is in IPVS mode, which has no names of Services";
+
 /// What a node says, by object and field.
 type Facts = BTreeMap<(String, String), String>;
 
 /// Asks all nodes, and compares.
-pub async fn run(client: &Client, agents: &[Agent], longest: Duration) -> Result<Differences, KubectlError> {
-    let mut nodes: BTreeMap<String, Facts> = BTreeMap::new();
+pub async fn run(client: &Client, agents: &[Agent], longest: Duration) -> Differences {
+    let mut found = Differences::default();
     for command in COMPARED {
         let words = [command, "-o", "json"].map(str::to_owned);
         let mut answers = agents::ask(client, agents, &words, longest).await;
-        for (node, document) in documents(&mut answers) {
-            nodes.entry(node).or_default().extend(facts(&document));
-        }
-        for answer in &answers {
-            answer.complaints().for_each(|line| note(&format!("{}: {line}", answer.node)));
-        }
+        found.add(command, &mut answers);
     }
-    Ok(compare(&nodes))
+    found
+}
+
+/// Whether the Services of a node are those of IPVS. After a mode change, a node may still have some of eBPF.
+fn is_of_ipvs(document: &Value) -> bool {
+    let items = document.get("items").and_then(Value::as_array).into_iter().flatten();
+    text(document, "kind") == "ServiceList" && items.into_iter().any(|item| text(item, "mode") == "ipvs")
 }
 
 /// Returns what a document says that other nodes should say, too.
@@ -133,7 +151,7 @@ fn shown(value: &Value) -> String {
 }
 
 /// Returns the facts for which the nodes have more than one value.
-fn compare(nodes: &BTreeMap<String, Facts>) -> Differences {
+fn compare(nodes: &BTreeMap<String, Facts>) -> Vec<Difference> {
     let keys: BTreeSet<&(String, String)> = nodes.values().flat_map(BTreeMap::keys).collect();
     let mut items = Vec::new();
     for key in keys {
@@ -164,24 +182,77 @@ fn compare(nodes: &BTreeMap<String, Facts>) -> Differences {
         one.values.insert(0, absent);
         true
     });
-    Differences { items }
+    items
 }
 
 impl Differences {
-    /// Whether all nodes agree.
-    pub const fn is_empty(&self) -> bool {
-        self.items.is_empty()
+    /// Compares the answers of all nodes to a command.
+    fn add(&mut self, command: &'static str, answers: &mut [Answer]) {
+        let mut nodes = BTreeMap::new();
+        for (node, document) in documents(answers) {
+            if is_of_ipvs(&document) {
+                self.leave_out(&node, command, IPVS, false);
+            } else {
+                nodes.insert(node, facts(&document));
+            }
+        }
+        for answer in answers.iter().filter(|answer| !nodes.contains_key(&answer.node)) {
+            let is_ipvs = self.not_compared.iter().any(|one| one.node == answer.node && one.why == IPVS);
+            let has_no_maps = is_ipvs && answer.status == Some(ExitStatus::NoDataplane.number());
+            if !is_ipvs || command != SERVICES {
+                let why = answer.complaints().collect::<Vec<_>>().join("; ");
+                let why = if why.is_empty() { "no answer" } else { &why };
+                self.leave_out(&answer.node, command, why, !has_no_maps);
+            }
+        }
+        self.items.extend(compare(&nodes));
+        self.items.sort_by(|one, other| one.object.cmp(&other.object));
+    }
+
+    fn leave_out(&mut self, node: &str, output: &'static str, why: &str, is_failure: bool) {
+        let same = self.not_compared.iter_mut().find(|one| one.node == node && one.why == why);
+        if let Some(same) = same {
+            same.outputs.push(output);
+        } else {
+            let (node, why) = (node.to_owned(), why.to_owned());
+            self.not_compared.push(LeftOut { node, outputs: vec![output], why, is_failure });
+        }
+    }
+
+    /// Returns a line for each node that was not compared.
+    pub fn complaints(&self) -> impl Iterator<Item = String> {
+        self.not_compared.iter().map(|LeftOut { node, outputs, why, .. }| {
+            format!("{node} is left out of the comparison of {}: {why}", outputs.join(", "))
+        })
+    }
+
+    /// Returns the exit status. A node that did not answer may differ.
+    pub fn status(&self) -> ExitStatus {
+        if !self.items.is_empty() {
+            ExitStatus::Wrong
+        } else if self.not_compared.iter().any(|one| one.is_failure) {
+            ExitStatus::Failed
+        } else {
+            ExitStatus::Done
+        }
     }
 
     /// Returns the output.
     pub fn text(&self, format: DiffFormat) -> Result<String, CliError> {
         if format == DiffFormat::Json {
-            let list =
-                serde_json::json!({"apiVersion": API_VERSION, "kind": "DifferenceList", "items": self.items});
+            let Self { items, not_compared } = self;
+            let list = serde_json::json!({
+                "apiVersion": API_VERSION, "kind": "DifferenceList", "items": items, "not_compared": not_compared,
+            });
             return Ok(serde_json::to_string_pretty(&list)? + "\n");
         }
-        if self.is_empty() {
-            return Ok("the nodes agree\n".to_owned());
+        if self.items.is_empty() {
+            let text = if self.not_compared.is_empty() {
+                "the nodes agree\n"
+            } else {
+                "no difference was found, but not everything was compared\n"
+            };
+            return Ok(text.to_owned());
         }
         let mut table = Table::new(&["OBJECT", "FIELD", "VALUE", "NODES"]);
         for one in &self.items {
@@ -194,89 +265,5 @@ impl Differences {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn services(endpoints: &[&str], slots: u32, packets: u64) -> Value {
-        let list = |kind: &str, backends: &[&str]| {
-            json!({"family": "IPv4", "list": kind, "algorithm": "maglev", "slots": slots, "backends": backends,
-                "frontends": [{"source_ranges": ["192.0.2.0/24"]}, {"source_ranges": null}]})
-        };
-        let lists = [list("Cluster", endpoints), list("Local", &endpoints[..1])];
-        json!({"kind": "ServiceList", "items": [{"namespace": "shop", "name": "web", "port": "http",
-            "addresses": ["203.0.113.1"], "forwarding": "dsr", "packets": packets, "lists": lists}]})
-    }
-
-    fn nodes(documents: &[(&str, Value)]) -> BTreeMap<String, Facts> {
-        let mut nodes: BTreeMap<String, Facts> = BTreeMap::new();
-        for (node, document) in documents {
-            nodes.entry((*node).to_owned()).or_default().extend(facts(document));
-        }
-        nodes
-    }
-
-    #[test]
-    fn counters_local_lists_and_the_order_of_endpoints_may_differ() {
-        let same = [
-            ("a", services(&["10.0.0.1:80", "10.0.0.2:80"], 4093, 1)),
-            ("b", services(&["10.0.0.2:80", "10.0.0.1:80"], 4093, 9)),
-        ];
-        let found = compare(&nodes(&same));
-        assert!(found.is_empty(), "{found:?}");
-        assert_eq!(found.text(DiffFormat::Table).unwrap(), "the nodes agree\n");
-    }
-
-    #[test]
-    fn endpoints_lengths_of_tables_and_versions_are_compared() {
-        let version =
-            |version: &str| json!({"kind": "Version", "layout_version": 6, "agent": {"version": version}});
-        let map =
-            |entries: u32| json!({"kind": "MapList", "items": [{"name": "SELECTION", "entries": entries}]});
-        let found = compare(&nodes(&[
-            ("a", services(&["10.0.0.1:80"], 4093, 1)),
-            ("a", version("0.1.0")),
-            ("a", map(1024)),
-            ("b", services(&["10.0.0.1:80", "10.0.0.2:80"], 8191, 1)),
-            ("b", version("0.2.0")),
-            ("b", map(2048)),
-        ]));
-        assert_eq!(
-            found.text(DiffFormat::Table).unwrap(),
-            "OBJECT         FIELD               VALUE                    NODES\n\
-             agent          version             0.1.0                    a\n\
-             agent          version             0.2.0                    b\n\
-             map SELECTION  entries             1024                     a\n\
-             map SELECTION  entries             2048                     b\n\
-             shop/web:http  IPv4 Cluster slots  4093                     a\n\
-             shop/web:http  IPv4 Cluster slots  8191                     b\n\
-             shop/web:http  IPv4 Local slots    4093                     a\n\
-             shop/web:http  IPv4 Local slots    8191                     b\n\
-             shop/web:http  IPv4 endpoints      10.0.0.1:80              a\n\
-             shop/web:http  IPv4 endpoints      10.0.0.1:80,10.0.0.2:80  b\n"
-        );
-        let json: Value = serde_json::from_str(&found.text(DiffFormat::Json).unwrap()).unwrap();
-        assert_eq!(json["items"][0]["values"][1], json!({"value": "0.2.0", "nodes": ["b"]}));
-    }
-
-    #[test]
-    fn a_service_that_a_node_lacks_is_one_difference() {
-        let empty = json!({"kind": "ServiceList", "items": []});
-        let found = compare(&nodes(&[("a", services(&["10.0.0.1:80"], 4093, 1)), ("b", empty)]));
-        let text = found.text(DiffFormat::Table).unwrap();
-        assert_eq!(
-            text,
-            "OBJECT         FIELD   VALUE    NODES\n\
-             shop/web:http  itself  absent   b\n\
-             shop/web:http  itself  present  a\n"
-        );
-        let three = [
-            ("a", services(&["10.0.0.1:80"], 4093, 1)),
-            ("b", json!({"kind": "ServiceList", "items": []})),
-            ("c", services(&["10.0.0.2:80"], 4093, 1)),
-        ];
-        let fields: Vec<String> = compare(&nodes(&three)).items.into_iter().map(|one| one.field).collect();
-        assert_eq!(fields, ["itself", "IPv4 endpoints"]);
-    }
-}
+#[path = "diff_tests.rs"]
+mod tests;

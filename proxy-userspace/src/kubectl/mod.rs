@@ -65,9 +65,10 @@ async fn execute(cli: Cli) -> Result<ExitStatus, KubectlError> {
     match cli.command {
         Command::Diff(args) => {
             let (client, agents) = connect(&target).await?;
-            let found = diff::run(&client, &agents, target.timeout).await?;
+            let found = diff::run(&client, &agents, target.timeout).await;
+            found.complaints().for_each(|line| note(&line));
             write_out(&found.text(args.output)?)?;
-            Ok(if found.is_empty() { ExitStatus::Done } else { ExitStatus::Wrong })
+            Ok(found.status())
         }
         Command::Bugtool(args) => {
             let (client, agents) = connect(&target).await?;
