@@ -108,13 +108,14 @@ impl Call {
                 "`{command}` is for one node: run `millrace {command}` there"
             )));
         }
-        while let Some(nodes) = take_value(&mut words, &["--on"])? {
+        let freely = takes_anything(&words);
+        while let Some(nodes) = take_value(&mut words, &["--on"], &freely)? {
             target.on.extend(nodes.split(',').map(str::to_owned));
         }
-        while let Some(context) = take_value(&mut words, &["--context"])? {
+        while let Some(context) = take_value(&mut words, &["--context"], &freely)? {
             target.context = Some(context);
         }
-        while let Some(file) = take_value(&mut words, &["--kubeconfig"])? {
+        while let Some(file) = take_value(&mut words, &["--kubeconfig"], &freely)? {
             target.kubeconfig = Some(file.into());
         }
         if let Some(flag) = words.iter().find(|word| ["-w", "--watch"].contains(&word.as_str())) {
@@ -123,7 +124,7 @@ impl Call {
             )));
         }
         let mut format = None;
-        while let Some(given) = take_value(&mut words, &["--output", "-o"])? {
+        while let Some(given) = take_value(&mut words, &["--output", "-o"], &freely)? {
             let parsed = parse_format(&given);
             format = Some(parsed.map_err(|error| KubectlError::Usage(format!("--output: {error}")))?);
         }
@@ -172,10 +173,30 @@ fn has_format(words: &[String]) -> bool {
     command.is_some_and(|command| command.get_arguments().any(|one| one.get_short() == Some('o')))
 }
 
+/// Returns the flags of the command whose value may begin with a hyphen.
+fn takes_anything(words: &[String]) -> Vec<String> {
+    let command = cli::command();
+    let command = words.first().and_then(|name| command.find_subcommand(name));
+    let arguments = command.into_iter().flat_map(clap::Command::get_arguments);
+    let freely = arguments.filter(|one| one.is_allow_hyphen_values_set());
+    freely.filter_map(|one| Some(format!("--{}", one.get_long()?))).collect()
+}
+
 /// Removes a flag with its value: `--flag VALUE`, `--flag=VALUE`, and of a short one `-fVALUE`.
-fn take_value(words: &mut Vec<String>, flags: &[&str]) -> Result<Option<String>, KubectlError> {
+/// The word behind one of those that take anything, such as `--sort-by -opened`, is no flag.
+fn take_value(
+    words: &mut Vec<String>,
+    flags: &[&str],
+    freely: &[String],
+) -> Result<Option<String>, KubectlError> {
+    let is_value = |words: &[String], index: usize| {
+        let before = index.checked_sub(1).and_then(|before| words.get(before));
+        before.is_some_and(|before| freely.contains(before))
+    };
     for flag in flags {
-        if let Some(index) = words.iter().position(|word| word == flag) {
+        let mut places = words.iter().enumerate();
+        let place = places.find(|(index, word)| *word == flag && !is_value(words, *index));
+        if let Some((index, _)) = place {
             words.remove(index);
             if index >= words.len() {
                 return Err(KubectlError::Usage(format!("{flag} has no value")));
@@ -186,7 +207,8 @@ fn take_value(words: &mut Vec<String>, flags: &[&str]) -> Result<Option<String>,
             let rest = word.strip_prefix(flag)?;
             if flag.starts_with("--") { rest.strip_prefix('=') } else { Some(rest) }.map(str::to_owned)
         };
-        let found = words.iter().enumerate().find_map(|(index, word)| Some((index, rest(word)?)));
+        let mut places = words.iter().enumerate().filter(|(index, _)| !is_value(words, *index));
+        let found = places.find_map(|(index, word)| Some((index, rest(word)?)));
         if let Some((index, value)) = found {
             words.remove(index);
             return Ok(Some(value));
@@ -227,6 +249,8 @@ mod tests {
             ("monitor --last 5", "monitor --last 5 -o table", Format::Table),
             ("monitor --last -o yaml", "monitor --last -o jsonl", Format::Yaml),
             ("ready", "ready", Format::Table),
+            ("backends --sort-by -opened", "backends --sort-by -opened -o table", Format::Table),
+            ("backends --sort-by -opened -oyaml", "backends --sort-by -opened -o json", Format::Yaml),
         ] {
             let (call, _) = parse(line).unwrap();
             assert_eq!((call.words.join(" ").as_str(), call.format), (sent, format), "{line}");
