@@ -186,8 +186,8 @@ pub async fn ask(client: &Client, agents: &[Agent], words: &[String], longest: D
         if let Some(why) = &agent.absent {
             return Answer::failed(&agent.node, why.clone());
         }
-        let answer = timeout(longest, run(client, agent, words)).await;
-        answer.unwrap_or_else(|_| Answer::failed(&agent.node, format!("no answer within {longest:?}")))
+        let container = Container { namespace: &agent.namespace, pod: &agent.pod, name: CONTAINER };
+        exec(client, &agent.node, &container, words, longest).await
     });
     stream::iter(answers).buffered(AT_ONCE).collect().await
 }
@@ -200,45 +200,71 @@ pub async fn log(client: &Client, agent: &Agent) -> String {
     pods.logs(&agent.pod, &params).await.unwrap_or_else(|error| format!("no log: {error}\n"))
 }
 
-async fn run(client: &Client, agent: &Agent, words: &[String]) -> Answer {
-    let container = Container { namespace: &agent.namespace, pod: &agent.pod, name: CONTAINER };
-    exec(client, &agent.node, &container, words).await
+/// Runs `millrace WORDS` in a container, for this time at most. The answer has this name.
+pub async fn exec(
+    client: &Client,
+    name: &str,
+    container: &Container<'_>,
+    words: &[String],
+    longest: Duration,
+) -> Answer {
+    let mut heard = Heard::default();
+    let end = timeout(longest, run(client, container, words, &mut heard)).await;
+    // What came before a failure is shown, too.
+    let [output, errors] =
+        [heard.output, heard.errors].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    let mut answer = Answer { node: name.to_owned(), status: None, output, errors };
+    match end {
+        Ok(Ok(status)) => answer.status = Some(status),
+        Ok(Err(why)) => answer.complain(&why),
+        Err(_) if answer.output.is_empty() => answer.complain(&format!("no answer within {longest:?}")),
+        Err(_) => answer.complain(&format!("the answer was cut off after {longest:?}")),
+    }
+    answer
 }
 
-/// Runs `millrace WORDS` in a container. The answer has this name.
-pub async fn exec(client: &Client, name: &str, container: &Container<'_>, words: &[String]) -> Answer {
+/// What a command has written.
+#[derive(Default)]
+struct Heard {
+    output: Vec<u8>,
+    errors: Vec<u8>,
+}
+
+/// Returns the exit status of a command, or why it did not run to its end.
+async fn run(
+    client: &Client,
+    container: &Container<'_>,
+    words: &[String],
+    heard: &mut Heard,
+) -> Result<u8, String> {
     let pods = Api::<Pod>::namespaced(client.clone(), container.namespace);
     let command: Vec<&str> = ["millrace"].into_iter().chain(words.iter().map(String::as_str)).collect();
     let params = AttachParams::default().container(container.name);
-    match pods.exec(container.pod, command, &params).await {
-        Ok(process) => finish(name, process).await,
-        Err(error) => Answer::failed(name, error.to_string()),
-    }
+    let mut process = pods.exec(container.pod, command, &params).await.map_err(|error| error.to_string())?;
+    finish(&mut process, heard).await
 }
 
 /// Reads both streams, and then the status.
-async fn finish(node: &str, mut process: AttachedProcess) -> Answer {
+async fn finish(process: &mut AttachedProcess, heard: &mut Heard) -> Result<u8, String> {
     let (output, errors) = (process.stdout(), process.stderr());
     let status = process.take_status();
-    let (output, errors) = tokio::join!(read(output), read(errors));
+    tokio::join!(read(output, &mut heard.output), read(errors, &mut heard.errors));
     let status = match status {
         Some(status) => status.await,
         None => None,
     };
-    match (exit_status(status.as_ref()), status.and_then(|status| status.message)) {
-        (Some(status), _) => Answer { node: node.to_owned(), status: Some(status), output, errors },
-        (None, Some(message)) => Answer::failed(node, message),
-        (None, None) => Answer::failed(node, "the connection to the pod ended too early".to_owned()),
-    }
+    exit_status(status.as_ref()).ok_or_else(|| {
+        let message = status.and_then(|status| status.message);
+        message.unwrap_or_else(|| "the connection to the pod ended too early".to_owned())
+    })
 }
 
-async fn read(stream: Option<impl AsyncRead + Unpin>) -> String {
-    let mut bytes = Vec::new();
+/// Reads a stream. Whatever was read is there if the time ends before the stream does.
+async fn read(stream: Option<impl AsyncRead + Unpin>, bytes: &mut Vec<u8>) {
     if let Some(mut stream) = stream {
-        // What came before a failure is shown; the status tells of it.
-        let _ = stream.read_to_end(&mut bytes).await;
+        // The status tells of a failure.
+        while matches!(stream.read_buf(bytes).await, Ok(count) if count > 0) {}
     }
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// Returns the exit status in the API server's last word; none if the command could not be run.

@@ -81,6 +81,9 @@ async fn answer(mut socket: WebSocket, name: &str, query: &str) {
     }
     send(1, &format!("half of {name}'s ")).await;
     send(1, "answer\n").await;
+    if query.contains("halt") {
+        std::future::pending::<()>().await;
+    }
     if query.contains("fail") {
         send(2, "millrace: no Service matches \"shop/wep\"\n").await;
         let cause = json!({"reason": "ExitCode", "message": "3"});
@@ -160,6 +163,13 @@ async fn each_node_answers_with_its_streams_and_its_status() {
     let failed = answers(&["ways", "fail"], LONG).await;
     assert_eq!(failed, [answer("a", 3, complaint), answer("b", 3, complaint)]);
     assert_eq!(failed[0].complaints().collect::<Vec<_>>(), ["no Service matches \"shop/wep\""]);
+}
+
+#[tokio::test]
+async fn an_answer_that_is_cut_off_keeps_what_came() {
+    let answers = answers(&["ways", "halt"], Duration::from_secs(1)).await;
+    assert_eq!((answers[0].status, answers[0].output.as_str()), (None, "half of millrace-a's answer\n"));
+    assert_eq!(answers[0].errors, "the answer was cut off after 1s");
 }
 
 #[tokio::test]

@@ -40,8 +40,8 @@ pub struct Target {
     /// Label of the agents' pods
     #[arg(global = true, long, value_name = "LABEL", default_value = "app.kubernetes.io/name=millrace")]
     pub selector: String,
-    /// Longest time for a node's answer
-    #[arg(global = true, long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
+    /// Longest time for a node's answer. What came until then is shown
+    #[arg(global = true, long = "node-timeout", value_name = "DURATION", default_value = "30s", value_parser = duration)]
     pub timeout: Duration,
 }
 
@@ -117,6 +117,14 @@ impl Call {
         }
         while let Some(file) = take_value(&mut words, &["--kubeconfig"], &freely)? {
             target.kubeconfig = Some(file.into());
+        }
+        while let Some(label) = take_value(&mut words, &["--selector"], &freely)? {
+            target.selector = label;
+        }
+        while let Some(longest) = take_value(&mut words, &["--node-timeout"], &freely)? {
+            let parsed = duration(&longest);
+            target.timeout =
+                parsed.map_err(|error| KubectlError::Usage(format!("--node-timeout: {error}")))?;
         }
         if let Some(flag) = words.iter().find(|word| ["-w", "--watch"].contains(&word.as_str())) {
             return Err(KubectlError::Usage(format!(
@@ -238,6 +246,14 @@ mod tests {
             (target.on, target.context),
             (vec!["node-a".to_owned(), "node-b".to_owned()], Some("c".to_owned()))
         );
+        let (call, target) =
+            parse("status --wait Ready --timeout 5m --node-timeout 6m --selector app=proxy").unwrap();
+        assert_eq!(
+            call.words.join(" "),
+            "status --wait Ready --timeout 5m -o json",
+            "--timeout is the node's"
+        );
+        assert_eq!((target.timeout, target.selector.as_str()), (Duration::from_secs(360), "app=proxy"));
         for (line, sent, format) in [
             ("flows -oyaml", "flows -o json", Format::Yaml),
             ("flows --output=jsonl --count-by client", "flows --count-by client -o json", Format::JsonLines),
@@ -259,7 +275,7 @@ mod tests {
 
     #[test]
     fn our_flags_stand_behind_our_own_commands_too() {
-        let line = "kubectl-millrace --context c diff --on node-a,node-b --timeout 5s";
+        let line = "kubectl-millrace --context c diff --on node-a,node-b --node-timeout 5s";
         let cli = Cli::try_parse_from(line.split(' ')).unwrap();
         assert!(matches!(cli.command, Command::Diff(_)));
         assert_eq!((cli.target.on.len(), cli.target.timeout), (2, Duration::from_secs(5)));
@@ -279,6 +295,7 @@ mod tests {
             ("flows -w", "-w is for one node"),
             ("monitor --type drop", "monitor goes on without an end: name --last or --count"),
             ("flows --on", "--on has no value"),
+            ("flows --node-timeout soon", "--node-timeout: \"soon\" is not accepted; takes a duration"),
             ("flows -o xml", "--output: \"xml\" is not accepted"),
             ("flowz", "there is no command 'flowz'; did you mean 'flows'?"),
             ("flows --limit 0", "--limit: \"0\" is not accepted"),

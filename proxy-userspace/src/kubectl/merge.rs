@@ -39,7 +39,16 @@ pub fn status(answers: &[Answer]) -> ExitStatus {
 
 /// Returns the document of each node that answered one. The others complain.
 pub fn documents(answers: &mut [Answer]) -> Vec<(String, Value)> {
-    read(answers, |text| serde_json::from_str(text))
+    let answered = answers.iter_mut().filter(|answer| !answer.output.trim().is_empty());
+    answered
+        .filter_map(|answer| match serde_json::from_str(&answer.output) {
+            Ok(document) => Some((answer.node.clone(), document)),
+            Err(error) => {
+                unreadable(answer, &error);
+                None
+            }
+        })
+        .collect()
 }
 
 /// Returns the document of each node, and for a node without one its complaint.
@@ -55,27 +64,23 @@ pub fn statuses(answers: &mut [Answer]) -> Vec<(String, Value)> {
     found
 }
 
-/// Returns a list of the events of each node that answered with lines of them.
+/// Returns a list of the events of each node that answered with lines of them: those before a line that can't be read.
 fn event_lists(answers: &mut [Answer]) -> Vec<(String, Value)> {
-    read(answers, |text| {
-        let events: Vec<Value> =
-            serde_json::Deserializer::from_str(text).into_iter().collect::<Result<_, _>>()?;
-        Ok(json!({"kind": "EventList", "items": events}))
-    })
-}
-
-fn read(
-    answers: &mut [Answer],
-    parse: impl Fn(&str) -> Result<Value, serde_json::Error>,
-) -> Vec<(String, Value)> {
     let answered = answers.iter_mut().filter(|answer| !answer.output.trim().is_empty());
     answered
-        .filter_map(|answer| match parse(&answer.output) {
-            Ok(document) => Some((answer.node.clone(), document)),
-            Err(error) => {
-                unreadable(answer, &error);
-                None
+        .map(|answer| {
+            let mut events: Vec<Value> = Vec::new();
+            let mut failure = None;
+            for event in serde_json::Deserializer::from_str(&answer.output).into_iter() {
+                match event {
+                    Ok(event) => events.push(event),
+                    Err(error) => failure = Some(error),
+                }
             }
+            if let Some(error) = failure {
+                unreadable(answer, &error);
+            }
+            (answer.node.clone(), json!({"kind": "EventList", "items": events}))
         })
         .collect()
 }

@@ -150,9 +150,10 @@ fn lines_of_events_are_items_with_all_their_fields() {
         answer("node-a", 0, "{\"kind\":\"drop\",\"why\":\"a\"}\n{\"kind\":\"reset\",\"why\":\"b\"}\n"),
         answer("node-b", 0, "{\"kind\":\"drop\",\"why\":\"c\"}\n"),
         answer("node-c", 0, ""),
+        Answer { status: None, ..answer("node-d", 0, "{\"kind\":\"opened\"}\n{\"kind\":\"res") },
     ];
     let joined = shown(&call("monitor --last", "jsonpath={.items[*].kind}"), &answers);
-    assert_eq!(joined, "drop\nreset\ndrop\n");
+    assert_eq!(joined, "drop\nreset\ndrop\nopened\n", "node-d was cut off");
     let list: Value = serde_json::from_str(&shown(&call("monitor --last", "json"), &answers)).unwrap();
     assert_eq!(
         (&list["kind"], &list["items"][2]),
