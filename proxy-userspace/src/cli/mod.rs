@@ -45,7 +45,8 @@ use crate::config::{AgentArgs, Settings, Task};
 pub(crate) use argument::parsed;
 pub(crate) use error::{CliError, one_line};
 pub(crate) use output::{
-    API_VERSION, Format, Table, columns_table, duration, lines, note, parse_format, terminal_width, write_out,
+    API_VERSION, Format, Group, Table, columns_table, duration, lines, note, parse_format, terminal_width,
+    write_out,
 };
 
 pub use exit::ExitStatus;
@@ -201,6 +202,11 @@ fn execute(command: Command) -> Result<(), CliError> {
         Command::Echo(args) => runtime()?.block_on(echo::serve(&args)),
         Command::Probe(args) => runtime()?.block_on(echo::probe(&args)),
     }
+}
+
+/// Returns the rows of a list in JSON that another node wrote.
+pub(crate) fn rows(list: &serde_json::Value, is_wide: bool) -> Result<Group, serde_json::Error> {
+    top::read(list, is_wide)
 }
 
 fn runtime() -> io::Result<tokio::runtime::Runtime> {

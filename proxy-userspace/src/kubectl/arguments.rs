@@ -12,6 +12,9 @@ use crate::cli::{self, Format, duration, one_line, parse_format};
 /// The commands that change a node, or are for one's own machine.
 const OF_ONE_NODE: [&str; 6] = ["agent", "cleanup", "completion", "echo", "man", "probe"];
 
+/// The commands whose tables have lines beside the rows.
+const ROWS: [&str; 1] = ["top"];
+
 /// Millrace on all nodes of a cluster: any command of `millrace` that shows something, and those below.
 ///
 /// `kubectl millrace status`, `services`, `backends`, `flows`, `top`, `ways`, `counters`, `maps`, `programs` and `version`
@@ -101,6 +104,11 @@ impl Call {
         self.words.first().is_some_and(|word| word == "status")
     }
 
+    /// Whether the nodes answer with rows as JSON, which become a table here: their own tables are not to be joined.
+    pub fn has_rows(&self) -> bool {
+        self.words.first().is_some_and(|word| ROWS.contains(&word.as_str()))
+    }
+
     /// Takes our own flags out of the words, wherever they stand, and checks the rest as `millrace` does.
     pub fn parse(mut words: Vec<String>, target: &mut Target) -> Result<Self, KubectlError> {
         if let Some(command) = words.first().filter(|word| OF_ONE_NODE.contains(&word.as_str())) {
@@ -155,6 +163,11 @@ impl Call {
         }
         let of_nodes = match format {
             _ if words.first().is_some_and(|word| word == "status") => "json",
+            Format::Table | Format::Wide
+                if words.first().is_some_and(|word| ROWS.contains(&word.as_str())) =>
+            {
+                "json"
+            }
             Format::Table => "table",
             Format::Wide => "wide",
             Format::Name => "name",
@@ -261,7 +274,8 @@ mod tests {
             ("status -o wide", "status -o json", Format::Wide),
             ("status -o name", "status -o json", Format::Name),
             ("ways -o name", "ways -o name", Format::Name),
-            ("top shop/web", "top shop/web --once -o table", Format::Table),
+            ("top shop/web", "top shop/web --once -o json", Format::Table),
+            ("top -o wide", "top --once -o json", Format::Wide),
             ("monitor --last 5", "monitor --last 5 -o table", Format::Table),
             ("monitor --last -o yaml", "monitor --last -o jsonl", Format::Yaml),
             ("ready", "ready", Format::Table),

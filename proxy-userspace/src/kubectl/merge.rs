@@ -4,7 +4,9 @@ use serde_json::{Map, Value, json};
 
 use super::agents::Answer;
 use super::arguments::Call;
-use crate::cli::{API_VERSION, CliError, ExitStatus, Format, Table, columns_table, lines, terminal_width};
+use crate::cli::{
+    self, API_VERSION, CliError, ExitStatus, Format, Group, Table, columns_table, lines, terminal_width,
+};
 
 /// Returns the joined output of a command. An answer that can't be read becomes a complaint of its node.
 pub fn text(call: &Call, answers: &mut [Answer]) -> Result<String, CliError> {
@@ -12,6 +14,7 @@ pub fn text(call: &Call, answers: &mut [Answer]) -> Result<String, CliError> {
         return status_text(call, &statuses(answers));
     }
     Ok(match &call.format {
+        Format::Table | Format::Wide if call.has_rows() => rows(call, answers),
         Format::Table => tables(answers, call.no_headers, terminal_width()),
         Format::Wide => tables(answers, call.no_headers, None),
         Format::Name => names(answers),
@@ -144,6 +147,23 @@ fn rendered(format: &Format, list: &Value, no_headers: bool) -> Result<String, C
             serde_json::to_string_pretty(list)? + "\n"
         }
     })
+}
+
+/// Returns the table of the rows of all nodes.
+fn rows(call: &Call, answers: &mut [Answer]) -> String {
+    let is_wide = call.format == Format::Wide;
+    let mut groups = Vec::new();
+    for (node, list) in documents(answers) {
+        match cli::rows(&list, is_wide) {
+            Ok(group) => groups.push((node, group)),
+            Err(error) => {
+                answers.iter_mut().filter(|one| one.node == node).for_each(|one| unreadable(one, &error));
+            }
+        }
+    }
+    let width = if is_wide { None } else { terminal_width() };
+    let table = Group::joined(&groups, is_wide);
+    table.map(|table| table.text(call.no_headers, width)).unwrap_or_default()
 }
 
 /// Returns each name with its node before it.

@@ -160,3 +160,28 @@ fn lines_of_events_are_items_with_all_their_fields() {
         (&json!("EventList"), &json!({"node": "node-b", "kind": "drop", "why": "c"}))
     );
 }
+
+#[test]
+fn rates_are_one_table_and_rows_that_can_not_be_read_are_a_complaint() {
+    let drops = |reason: &str| {
+        let item = json!({"reason": reason, "service": null, "program": "tc_ingress", "packets_per_second": 1.5,
+            "packets": 7});
+        json!({"kind": "DropRateList", "items": [item]}).to_string()
+    };
+    let old = json!({"kind": "DropRateList", "items": [{"reason": "no_way"}]}).to_string();
+    let mut answers = [
+        answer("node-a", 0, &drops("no_way")),
+        answer("node-b", 0, &drops("no_endpoint")),
+        answer("node-c", 0, &old),
+    ];
+    let mut top = call("top --view drops", "table");
+    let rows = "node-a  no_way       -        tc_ingress  1.5        7\n\
+                node-b  no_endpoint  -        tc_ingress  1.5        7\n";
+    let header = "NODE    REASON       SERVICE  PROGRAM     PACKETS/S  PACKETS\n";
+    assert_eq!(text(&top, &mut answers).unwrap(), format!("{header}{rows}"));
+    assert!(answers[2].errors.starts_with("the answer can't be read: missing field"), "{answers:?}");
+    assert_eq!(status(&answers), ExitStatus::Failed);
+    top.no_headers = true;
+    let bare = "node-a  no_way       -  tc_ingress  1.5  7\nnode-b  no_endpoint  -  tc_ingress  1.5  7\n";
+    assert_eq!(shown(&top, &answers), bare);
+}

@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 use std::net::{IpAddr, SocketAddr};
 
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::CliError;
@@ -93,11 +94,30 @@ impl Group {
 
     /// Returns the group of objects that belong to no mode.
     pub fn of_node<R: Row>(rows: &[R], is_wide: bool) -> Result<Self, CliError> {
+        Ok(Self::of_rows(rows, is_wide)?)
+    }
+
+    /// Returns the group of a list's items in JSON, which another node wrote.
+    pub fn read<R: Row + DeserializeOwned>(list: &Value, is_wide: bool) -> Result<Self, serde_json::Error> {
+        let items = list.get("items").cloned().unwrap_or_default();
+        Self::of_rows(&serde_json::from_value::<Vec<R>>(items)?, is_wide)
+    }
+
+    /// Returns the table of the groups of several nodes, which have the same columns, with the node before each row.
+    pub fn joined(nodes: &[(String, Self)], is_wide: bool) -> Option<Table> {
+        let columns = nodes.first()?.1.columns;
+        let rows = || nodes.iter().flat_map(|(node, group)| group.items.iter().map(move |item| (node, item)));
+        let all = Self { columns, items: rows().map(|(_, item)| item.clone()).collect() };
+        let mut table = all.table(is_wide);
+        table.put_first("NODE", rows().map(|(node, _)| node.clone()));
+        Some(table)
+    }
+
+    fn of_rows<R: Row>(rows: &[R], is_wide: bool) -> Result<Self, serde_json::Error> {
         let item = |row: &R| {
             Ok(Item { value: serde_json::to_value(row)?, cells: row.cells(is_wide), name: row.name() })
         };
-        let items: Result<_, serde_json::Error> = rows.iter().map(item).collect();
-        Ok(Self { columns: R::COLUMNS, items: items? })
+        Ok(Self { columns: R::COLUMNS, items: rows.iter().map(item).collect::<Result<_, _>>()? })
     }
 
     fn table(&self, is_wide: bool) -> Table {

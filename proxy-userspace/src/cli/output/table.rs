@@ -42,6 +42,16 @@ impl Table {
         self.rows.push(row);
     }
 
+    /// Puts a column before the others. It is never left out.
+    pub fn put_first(&mut self, title: &str, cells: impl IntoIterator<Item = String>) {
+        self.header.insert(0, title.to_owned());
+        for (row, cell) in self.rows.iter_mut().zip(cells) {
+            row.insert(0, cell);
+        }
+        self.spare.insert(0, 0);
+        self.wrapped = self.wrapped.map(|column| column + 1);
+    }
+
     /// Says which columns are left out on a narrow terminal, the highest number first; 0 = never.
     pub fn leave_out(&mut self, spare: Vec<u8>) {
         self.spare = spare;

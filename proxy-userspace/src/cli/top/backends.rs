@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::Interval;
 use super::rate::{rate, some_rate};
@@ -12,7 +12,7 @@ use crate::cli::select::SelectArgs;
 use crate::dataplane::ebpf::read::BackendView;
 
 /// The rates of an endpoint.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BackendRate {
     /// Address and port.
     address: SocketAddr,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use millrace_views::Word;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::Interval;
 use super::rate::rate;
@@ -11,7 +11,7 @@ use crate::cli::output::{Column, Row};
 use crate::dataplane::ebpf::read::CounterView;
 
 /// Packets that were dropped for one reason: those of a Service, or all of a program.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DropRate {
     /// Name of the reason.
     reason: Word,

@@ -13,6 +13,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
+use serde_json::Value;
 
 use super::error::CliError;
 use super::output::{
@@ -136,6 +137,18 @@ pub fn run(args: &TopArgs) -> Result<(), CliError> {
             return Ok(());
         }
         before = now;
+    }
+}
+
+/// Returns the rows of a list in JSON, which another node wrote.
+pub fn read(list: &Value, is_wide: bool) -> Result<Group, serde_json::Error> {
+    let kind = list.get("kind").and_then(Value::as_str);
+    let view = View::value_variants().iter().find(|view| Some(view.kind()) == kind);
+    match view.unwrap_or(&View::Services) {
+        View::Services => Group::read::<ServiceRate>(list, is_wide),
+        View::Backends => Group::read::<BackendRate>(list, is_wide),
+        View::Drops => Group::read::<DropRate>(list, is_wide),
+        View::Programs => Group::read::<ProgramRate>(list, is_wide),
     }
 }
 
@@ -272,6 +285,11 @@ mod tests {
         assert_eq!(shown("-o name --by conn/s --rows 1").unwrap(), "shop/db\n");
         let error = shown("--by color").unwrap_err().to_string();
         assert!(error.starts_with("--by: \"color\" is not accepted; takes active, "), "{error}");
+        for view in ["services", "backends", "drops", "programs"] {
+            let list = shown(&format!("--view {view} -o json")).unwrap();
+            let read = read(&serde_json::from_str(&list).unwrap(), false);
+            assert!(read.is_ok(), "{view} is read as it is written: {list} {read:?}");
+        }
         let table = shown("--no-headers").unwrap();
         assert!(table.contains(": rates of 1.0 s; drops 0/s\n"), "{table}");
     }

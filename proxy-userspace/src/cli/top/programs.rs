@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::Interval;
 use super::rate::rate;
@@ -42,7 +42,7 @@ pub fn read(attached: &[AttachedView]) -> Runs {
 }
 
 /// The runs of a program in an interval.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProgramRate {
     /// Its hooks.
     hooks: BTreeSet<String>,

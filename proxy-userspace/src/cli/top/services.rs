@@ -1,7 +1,7 @@
 //! Rates of Service ports.
 
 use millrace_views::{HandshakesView, Word};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::Interval;
 use super::rate::{rate, some_rate};
@@ -9,7 +9,7 @@ use crate::cli::output::{Column, Row, bucket_end};
 use crate::cli::service_port::ServicePort;
 
 /// The rates of a Service port.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ServiceRate {
     /// `namespace/name:port`.
     service: String,
