@@ -18,6 +18,15 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// All outcomes.
+    const ALL: [Self; 4] = [Self::Pass, Self::Skip, Self::Warn, Self::Fail];
+
+    /// Returns the outcome with this word in the output.
+    #[must_use]
+    pub fn named(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|outcome| outcome.name() == word)
+    }
+
     /// Returns the word in the output.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -102,9 +111,15 @@ pub struct Counts {
 impl Counts {
     /// Counts findings.
     pub fn of<'a>(findings: impl IntoIterator<Item = &'a Finding>) -> Self {
+        findings.into_iter().map(|finding| finding.outcome).collect()
+    }
+}
+
+impl FromIterator<Outcome> for Counts {
+    fn from_iter<I: IntoIterator<Item = Outcome>>(outcomes: I) -> Self {
         let mut counts = Self::default();
-        for finding in findings {
-            match finding.outcome {
+        for outcome in outcomes {
+            match outcome {
                 Outcome::Pass => counts.passed += 1,
                 Outcome::Warn => counts.warnings += 1,
                 Outcome::Fail => counts.failed += 1,

@@ -43,6 +43,7 @@ use crate::agent;
 use crate::config::{AgentArgs, Settings, Task};
 #[cfg(test)]
 pub(crate) use argument::parsed;
+pub(crate) use check::summary as check_summary;
 pub(crate) use error::{CliError, one_line};
 pub(crate) use output::{
     API_VERSION, Format, Group, Table, columns_table, duration, lines, note, parse_format, terminal_width,
@@ -206,7 +207,10 @@ fn execute(command: Command) -> Result<(), CliError> {
 
 /// Returns the rows of a list in JSON that another node wrote.
 pub(crate) fn rows(list: &serde_json::Value, is_wide: bool) -> Result<Group, serde_json::Error> {
-    top::read(list, is_wide)
+    match list.get("kind").and_then(serde_json::Value::as_str) {
+        Some("CheckList") => check::read(list, is_wide),
+        _ => top::read(list, is_wide),
+    }
 }
 
 fn runtime() -> io::Result<tokio::runtime::Runtime> {

@@ -12,8 +12,8 @@ use crate::cli::{self, Format, duration, one_line, parse_format};
 /// The commands that change a node, or are for one's own machine.
 const OF_ONE_NODE: [&str; 6] = ["agent", "cleanup", "completion", "echo", "man", "probe"];
 
-/// The commands whose tables have lines beside the rows.
-const ROWS: [&str; 1] = ["top"];
+/// The commands whose tables have lines beside the rows, or cells of several lines.
+const ROWS: [&str; 2] = ["check", "top"];
 
 /// Millrace on all nodes of a cluster: any command of `millrace` that shows something, and those below.
 ///
@@ -275,6 +275,7 @@ mod tests {
             ("status -o name", "status -o json", Format::Name),
             ("ways -o name", "ways -o name", Format::Name),
             ("top shop/web", "top shop/web --once -o json", Format::Table),
+            ("check uplinks", "check uplinks -o json", Format::Table),
             ("top -o wide", "top --once -o json", Format::Wide),
             ("monitor --last 5", "monitor --last 5 -o table", Format::Table),
             ("monitor --last -o yaml", "monitor --last -o jsonl", Format::Yaml),

@@ -14,7 +14,8 @@ pub fn text(call: &Call, answers: &mut [Answer]) -> Result<String, CliError> {
         return status_text(call, &statuses(answers));
     }
     Ok(match &call.format {
-        Format::Table | Format::Wide if call.has_rows() => rows(call, answers),
+        Format::Table if call.has_rows() => rows(call, answers, terminal_width()),
+        Format::Wide if call.has_rows() => rows(call, answers, None),
         Format::Table => tables(answers, call.no_headers, terminal_width()),
         Format::Wide => tables(answers, call.no_headers, None),
         Format::Name => names(answers),
@@ -150,20 +151,27 @@ fn rendered(format: &Format, list: &Value, no_headers: bool) -> Result<String, C
 }
 
 /// Returns the table of the rows of all nodes.
-fn rows(call: &Call, answers: &mut [Answer]) -> String {
+fn rows(call: &Call, answers: &mut [Answer], width: Option<usize>) -> String {
     let is_wide = call.format == Format::Wide;
-    let mut groups = Vec::new();
+    let (mut groups, mut lists) = (Vec::new(), Vec::new());
     for (node, list) in documents(answers) {
         match cli::rows(&list, is_wide) {
-            Ok(group) => groups.push((node, group)),
+            Ok(group) => {
+                groups.push((node, group));
+                lists.push(list);
+            }
             Err(error) => {
                 answers.iter_mut().filter(|one| one.node == node).for_each(|one| unreadable(one, &error));
             }
         }
     }
-    let width = if is_wide { None } else { terminal_width() };
     let table = Group::joined(&groups, is_wide);
-    table.map(|table| table.text(call.no_headers, width)).unwrap_or_default()
+    let text = table.map(|table| table.text(call.no_headers, width)).unwrap_or_default();
+    if is_of(call, "check") && !lists.is_empty() {
+        format!("{text}{}\n", cli::check_summary(&lists))
+    } else {
+        text
+    }
 }
 
 /// Returns each name with its node before it.

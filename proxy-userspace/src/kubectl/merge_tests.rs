@@ -185,3 +185,26 @@ fn rates_are_one_table_and_rows_that_can_not_be_read_are_a_complaint() {
     let bare = "node-a  no_way       -  tc_ingress  1.5  7\nnode-b  no_endpoint  -  tc_ingress  1.5  7\n";
     assert_eq!(shown(&top, &answers), bare);
 }
+
+#[test]
+fn findings_of_all_nodes_go_on_in_further_lines_and_are_counted_together() {
+    let list = |items: Value| json!({"kind": "CheckList", "items": items}).to_string();
+    let found = "--uplinks names eth9; there is no such device (there are: eth0, veth1). Nothing is served.";
+    let failed =
+        json!({"result": "FAIL", "check": "uplinks", "found": found, "remedy": "name another by --uplinks"});
+    let passed = json!({"result": "PASS", "check": "api", "found": "it answers", "remedy": ""});
+    let answers =
+        [answer("node-a", 4, &list(json!([failed, passed]))), answer("node-b", 0, &list(json!([passed])))];
+    let text = rows(&call("check", "table"), &mut answers.to_vec(), Some(80));
+    assert_eq!(
+        text,
+        "NODE    RESULT  CHECK    FOUND\n\
+         node-a  FAIL    uplinks  --uplinks names eth9; there is no such device (there\n                         \
+         are: eth0, veth1). Nothing is served.\n                         \
+         -> name another by --uplinks\n\
+         node-a  PASS    api      it answers\n\
+         node-b  PASS    api      it answers\n\
+         2 passed, 0 warnings, 1 failed, 0 skipped\n"
+    );
+    assert_eq!(status(&answers), ExitStatus::Wrong);
+}

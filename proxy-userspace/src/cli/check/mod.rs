@@ -2,11 +2,13 @@
 
 mod settings;
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use clap::Args;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::error::CliError;
 use super::output::{Column, Group, List, OutputArgs, Row, duration, note};
@@ -107,18 +109,35 @@ fn list(checked: &[Checked], is_wide: bool) -> Result<List, CliError> {
     Ok(List::new("CheckList", vec![Group::of_node(&lines, is_wide)?]).with_summary(counts.to_string()))
 }
 
+/// Returns the findings of a list in JSON, which another node wrote.
+pub fn read(list: &Value, is_wide: bool) -> Result<Group, serde_json::Error> {
+    Group::read::<Line<'_>>(list, is_wide)
+}
+
+/// Returns the line that counts the findings of such lists.
+pub fn summary<'a>(lists: impl IntoIterator<Item = &'a Value>) -> String {
+    let items = lists.into_iter().filter_map(|list| list.get("items")?.as_array()).flatten();
+    let counts: Counts = items.filter_map(|item| Outcome::named(item.get("result")?.as_str()?)).collect();
+    counts.to_string()
+}
+
 /// A finding, as in JSON.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Line<'a> {
-    result: &'static str,
-    check: &'static str,
-    found: &'a str,
-    remedy: &'a str,
+    result: Cow<'a, str>,
+    check: Cow<'a, str>,
+    found: Cow<'a, str>,
+    remedy: Cow<'a, str>,
 }
 
 impl<'a> Line<'a> {
     fn of(check: &'static str, finding: &'a Finding) -> Self {
-        Self { result: finding.outcome.name(), check, found: &finding.found, remedy: &finding.remedy }
+        Self {
+            result: finding.outcome.name().into(),
+            check: check.into(),
+            found: finding.found.as_str().into(),
+            remedy: finding.remedy.as_str().into(),
+        }
     }
 }
 
@@ -131,11 +150,11 @@ impl Row for Line<'_> {
 
     fn cells(&self, _: bool) -> Vec<String> {
         let remedy = if self.remedy.is_empty() { String::new() } else { format!("\n-> {}", self.remedy) };
-        vec![self.result.to_owned(), self.check.to_owned(), format!("{}{remedy}", self.found)]
+        vec![self.result.to_string(), self.check.to_string(), format!("{}{remedy}", self.found)]
     }
 
     fn name(&self) -> String {
-        self.check.to_owned()
+        self.check.to_string()
     }
 }
 
@@ -186,6 +205,11 @@ mod tests {
              1 passed, 0 warnings, 1 failed, 0 skipped\n"
         );
         assert!(text.lines().all(|line| line.len() <= 80));
+        let format = Format::Json;
+        let json = list(&checked, false).unwrap().render(&Style { format: &format, ..style }).unwrap();
+        let json: Value = serde_json::from_str(&json).unwrap();
+        assert!(read(&json, false).is_ok(), "another node reads it as it is written: {json}");
+        assert_eq!(summary([&json]), "1 passed, 0 warnings, 1 failed, 0 skipped");
     }
 
     #[test]
