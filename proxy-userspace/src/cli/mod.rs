@@ -208,6 +208,7 @@ fn execute(command: Command) -> Result<(), CliError> {
 /// Returns the rows of a list in JSON that another node wrote.
 pub(crate) fn rows(list: &serde_json::Value, is_wide: bool) -> Result<Group, serde_json::Error> {
     match list.get("kind").and_then(serde_json::Value::as_str) {
+        Some("EventList") => monitor::read(list, is_wide),
         Some("CheckList") => check::read(list, is_wide),
         _ => top::read(list, is_wide),
     }

@@ -13,7 +13,7 @@ use crate::cli::{self, Format, duration, one_line, parse_format};
 const OF_ONE_NODE: [&str; 6] = ["agent", "cleanup", "completion", "echo", "man", "probe"];
 
 /// The commands whose tables have lines beside the rows, or cells of several lines.
-const ROWS: [&str; 2] = ["check", "top"];
+const ROWS: [&str; 3] = ["check", "monitor", "top"];
 
 /// Millrace on all nodes of a cluster: any command of `millrace` that shows something, and those below.
 ///
@@ -154,15 +154,23 @@ impl Call {
             Err(help) => return Err(KubectlError::Help(help.to_string())),
             Ok(_) => {}
         }
-        if words.first().is_some_and(|word| word == "monitor")
-            && !words.iter().any(|word| word.starts_with("--last") || word.starts_with("--count"))
-        {
+        let is_monitor = words.first().is_some_and(|word| word == "monitor");
+        if is_monitor && !words.iter().any(|word| word.starts_with("--last") || word.starts_with("--count")) {
             return Err(KubectlError::Usage(
                 "monitor goes on without an end: name --last or --count, or run it in a pod".to_owned(),
             ));
         }
+        if is_monitor && matches!(format, Format::Wide | Format::Name) {
+            return Err(KubectlError::Usage(
+                "--output: monitor has neither wide nor name; it takes table, json, jsonl, yaml, jsonpath=PATH or \
+                 custom-columns=TITLE:PATH,..."
+                    .to_owned(),
+            ));
+        }
         let of_nodes = match format {
             _ if words.first().is_some_and(|word| word == "status") => "json",
+            // Events have no document around them.
+            _ if is_monitor => "jsonl",
             Format::Table | Format::Wide
                 if words.first().is_some_and(|word| ROWS.contains(&word.as_str())) =>
             {
@@ -171,8 +179,6 @@ impl Call {
             Format::Table => "table",
             Format::Wide => "wide",
             Format::Name => "name",
-            // Events have no document around them.
-            _ if words.first().is_some_and(|word| word == "monitor") => "jsonl",
             Format::Json | Format::JsonLines | Format::Yaml | Format::JsonPath(_) | Format::Columns(_) => {
                 "json"
             }
@@ -277,7 +283,7 @@ mod tests {
             ("top shop/web", "top shop/web --once -o json", Format::Table),
             ("check uplinks", "check uplinks -o json", Format::Table),
             ("top -o wide", "top --once -o json", Format::Wide),
-            ("monitor --last 5", "monitor --last 5 -o table", Format::Table),
+            ("monitor --last 5", "monitor --last 5 -o jsonl", Format::Table),
             ("monitor --last -o yaml", "monitor --last -o jsonl", Format::Yaml),
             ("ready", "ready", Format::Table),
             ("backends --sort-by -opened", "backends --sort-by -opened -o table", Format::Table),
@@ -309,6 +315,8 @@ mod tests {
             ("cleanup", "`cleanup` is for one node"),
             ("flows -w", "-w is for one node"),
             ("monitor --type drop", "monitor goes on without an end: name --last or --count"),
+            ("monitor --last -o wide", "--output: monitor has neither wide nor name; it takes table, "),
+            ("monitor --last -o name", "--output: monitor has neither wide nor name; it takes table, "),
             ("flows --on", "--on has no value"),
             ("flows --node-timeout soon", "--node-timeout: \"soon\" is not accepted; takes a duration"),
             ("flows -o xml", "--output: \"xml\" is not accepted"),

@@ -14,6 +14,8 @@ pub fn text(call: &Call, answers: &mut [Answer]) -> Result<String, CliError> {
         return status_text(call, &statuses(answers));
     }
     Ok(match &call.format {
+        // The tail of an event tells why, and an address that is cut is of no use: as on a node, a line may be long.
+        Format::Table if is_of(call, "monitor") => rows(call, answers, None),
         Format::Table if call.has_rows() => rows(call, answers, terminal_width()),
         Format::Wide if call.has_rows() => rows(call, answers, None),
         Format::Table => tables(answers, call.no_headers, terminal_width()),
@@ -154,7 +156,8 @@ fn rendered(format: &Format, list: &Value, no_headers: bool) -> Result<String, C
 fn rows(call: &Call, answers: &mut [Answer], width: Option<usize>) -> String {
     let is_wide = call.format == Format::Wide;
     let (mut groups, mut lists) = (Vec::new(), Vec::new());
-    for (node, list) in documents(answers) {
+    let found = if is_of(call, "monitor") { event_lists(answers) } else { documents(answers) };
+    for (node, list) in found {
         match cli::rows(&list, is_wide) {
             Ok(group) => {
                 groups.push((node, group));

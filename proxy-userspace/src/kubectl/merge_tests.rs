@@ -208,3 +208,25 @@ fn findings_of_all_nodes_go_on_in_further_lines_and_are_counted_together() {
     );
     assert_eq!(status(&answers), ExitStatus::Wrong);
 }
+
+#[test]
+fn events_are_one_table_in_which_nothing_is_cut() {
+    let event = |service: &str| {
+        json!({"time": "2026-01-02T03:04:05Z", "type": "drop", "service": service, "protocol": "TCP",
+            "client": "198.51.100.7:40000", "frontend": "192.0.2.10:80", "backend": null, "reason": "no_endpoint",
+            "program": "tc_ingress", "function": "", "device": "eth0", "length": 60})
+        .to_string()
+    };
+    let long = "a-long-namespace/a-long-name:http";
+    let answers = [answer("node-a", 0, &event(long)), answer("node-b", 0, &(event("a/b") + "\n"))];
+    let why = "no_endpoint (tc_ingress, eth0)";
+    assert_eq!(
+        shown(&call("monitor --last", "table"), &answers),
+        format!(
+            "NODE    TIME          WHAT  {:33}  FROM                TO                 WHY\n\
+             node-a  03:04:05.000  drop  {long}  198.51.100.7:40000  192.0.2.10:80/tcp  {why}\n\
+             node-b  03:04:05.000  drop  {:33}  198.51.100.7:40000  192.0.2.10:80/tcp  {why}\n",
+            "SERVICE", "a/b"
+        )
+    );
+}

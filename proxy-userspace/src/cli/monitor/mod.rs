@@ -14,9 +14,10 @@ use clap::Args;
 use ipnet::IpNet;
 use proxy_common::event::{EventKind, Monitor, USUAL_RATE, services_bit};
 use proxy_common::verdict::Reason;
+use serde_json::Value;
 
 use super::error::CliError;
-use super::output::{is_closed_within, note, write_bytes};
+use super::output::{Group, is_closed_within, note, write_bytes};
 use super::place::Place;
 use super::select::{SelectArgs, Selector};
 use super::service_port::ServicePort;
@@ -121,6 +122,11 @@ pub fn run(args: &MonitorArgs) -> Result<(), CliError> {
             return Ok(());
         }
     }
+}
+
+/// Returns the events of a list in JSON, which another node wrote.
+pub fn read(list: &Value, is_wide: bool) -> Result<Group, serde_json::Error> {
+    Group::read::<EventRow>(list, is_wide)
 }
 
 impl MonitorArgs {

@@ -89,7 +89,7 @@ fn description(row: &EventRow) -> Vec<u8> {
 
 /// Says why the packet was dropped, in the words of the table.
 fn comment(row: &EventRow) -> String {
-    let by = if row.function.is_empty() { row.program } else { &row.function };
+    let by = if row.function.is_empty() { &*row.program } else { &row.function };
     let why = format!("{} ({by})", row.reason);
     if row.service.is_empty() { why } else { format!("{why}, Service {}", row.service) }
 }
@@ -124,14 +124,14 @@ mod tests {
     fn row(device: &str, frame: &[u8]) -> EventRow {
         EventRow {
             time: "1970-01-01T00:00:05.000000007Z".parse().unwrap(),
-            kind: "drop",
+            kind: "drop".into(),
             service: "shop/web:http".to_owned(),
             protocol: String::new(),
             client: None,
             frontend: None,
             backend: None,
             reason: "no_way".into(),
-            program: "tc_ingress",
+            program: "tc_ingress".into(),
             function: String::new(),
             device: device.to_owned(),
             length: 600,

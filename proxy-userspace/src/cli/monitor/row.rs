@@ -11,9 +11,10 @@ use proxy_common::addr::unmapped;
 use proxy_common::event::{Event, SOCKET};
 use proxy_common::selection::BackendRef;
 use proxy_common::verdict::Program;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::decode::{Headers, headers, protocol_name};
+use crate::cli::output::{Column, Row};
 use crate::dataplane::ebpf::kernel_drops::KernelDropView;
 
 /// The kind of a packet that the kernel dropped.
@@ -23,13 +24,13 @@ pub const HEADER: &str =
     "TIME          WHAT         SERVICE                FROM                   TO                     WHY\n";
 
 /// An event.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventRow {
     /// Time, RFC 3339.
     pub time: Timestamp,
     /// `drop`, `opened`, `established`, `refused`, `reset` or [`KERNEL_DROP`].
     #[serde(rename = "type")]
-    pub kind: &'static str,
+    pub kind: Cow<'static, str>,
     /// `namespace/name:port`; empty if the programs did not get that far.
     pub service: String,
     /// `TCP`, `UDP`, `SCTP`, or the protocol's number.
@@ -43,7 +44,7 @@ pub struct EventRow {
     /// The reason of a drop; empty for other events.
     pub reason: Cow<'static, str>,
     /// The program that dropped a packet, or `socket`, or `kernel`; empty for other events.
-    pub program: &'static str,
+    pub program: Cow<'static, str>,
     /// The kernel's function that dropped a packet; empty if it was none, or if the kernel does not tell.
     pub function: String,
     /// The device of a dropped packet.
@@ -72,7 +73,7 @@ impl EventRow {
         let is_drop = event.captured != 0 || event.program != 0 || event.reason != 0;
         Self {
             time: clock.time(event.at),
-            kind: event.kind().map_or("unknown", |kind| kind.name()),
+            kind: event.kind().map_or("unknown", |kind| kind.name()).into(),
             service: labels.get(&event.service).cloned().unwrap_or_default(),
             protocol: headers.protocol.map(protocol_name).unwrap_or_default(),
             client: headers.source,
@@ -81,7 +82,7 @@ impl EventRow {
                 .filter(|reference| !reference.is_none())
                 .and_then(|reference| backend(reference, is_v6)),
             reason: event.reason().filter(|_| is_drop).map_or("", |reason| reason.name()).into(),
-            program: if is_drop { program(event.program) } else { "" },
+            program: if is_drop { program(event.program) } else { "" }.into(),
             function: String::new(),
             device: device(event.device),
             length: event.length,
@@ -100,14 +101,14 @@ impl EventRow {
         };
         Self {
             time: clock.time(drop.at),
-            kind: KERNEL_DROP,
+            kind: KERNEL_DROP.into(),
             service: service.to_owned(),
             protocol: headers.protocol.map(protocol_name).unwrap_or_default(),
             client: headers.source,
             frontend: headers.destination,
             backend: None,
             reason: drop.reason.clone().into(),
-            program: "kernel",
+            program: "kernel".into(),
             function: drop.function.clone(),
             device,
             length: u32::from(length(&drop.packet).unwrap_or(0)),
@@ -118,11 +119,17 @@ impl EventRow {
 
     /// Returns the line of the table.
     pub fn line(&self) -> String {
+        let [time, kind, service, from, to, why] = self.texts();
+        format!("{time:<13} {kind:<12} {service:<22} {from:<22} {to:<22} {why}\n")
+    }
+
+    /// Returns the cells of the table.
+    fn texts(&self) -> [String; 6] {
         let place =
             |place: Option<SocketAddr>| place.map_or_else(|| "-".to_owned(), |place| place.to_string());
-        let why = match (self.kind, self.backend) {
+        let why = match (&*self.kind, self.backend) {
             (KERNEL_DROP, _) => {
-                let by = if self.function.is_empty() { self.program } else { &self.function };
+                let by = if self.function.is_empty() { &*self.program } else { &self.function };
                 let place = if self.device.is_empty() { String::new() } else { format!(", {}", self.device) };
                 format!("{} ({by}{place})", self.reason)
             }
@@ -132,14 +139,34 @@ impl EventRow {
             _ => String::new(),
         };
         let time = self.time.round(Unit::Millisecond).unwrap_or(self.time);
-        format!(
-            "{:<13} {:<12} {:<22} {:<22} {:<22} {why}\n",
+        let service = if self.service.is_empty() { "-" } else { &self.service };
+        [
             time.strftime("%H:%M:%S.%3f").to_string(),
-            self.kind,
-            if self.service.is_empty() { "-" } else { &self.service },
+            self.kind.to_string(),
+            service.to_owned(),
             place(self.client),
             format!("{}/{}", place(self.frontend), self.protocol.to_lowercase()),
-        )
+            why,
+        ]
+    }
+}
+
+impl Row for EventRow {
+    const COLUMNS: &'static [Column] = &[
+        Column::new("TIME", "time"),
+        Column::new("WHAT", "type"),
+        Column::new("SERVICE", "service"),
+        Column::new("FROM", "client"),
+        Column::new("TO", "frontend"),
+        Column::new("WHY", "reason"),
+    ];
+
+    fn cells(&self, _: bool) -> Vec<String> {
+        self.texts().into()
+    }
+
+    fn name(&self) -> String {
+        self.service.clone()
     }
 }
 
@@ -277,6 +304,8 @@ mod tests {
         }
         let row = row(&event);
         assert_eq!(row.client, Some("198.51.100.7:41000".parse().unwrap()));
+        let read: EventRow = serde_json::from_value(serde_json::to_value(&row).unwrap()).unwrap();
+        assert_eq!(read.line(), row.line(), "another node reads it as it is written");
         assert!(
             row.line().ends_with("192.0.2.12:80/tcp      no_local_endpoint (tc_ingress)\n"),
             "{}",
@@ -326,7 +355,7 @@ mod tests {
             ..Event::default()
         };
         let row = row(&event);
-        assert_eq!((row.client, row.program, &*row.reason), (None, "socket", "no_endpoint"));
+        assert_eq!((row.client, &*row.program, &*row.reason), (None, "socket", "no_endpoint"));
         assert!(
             row.line().ends_with("-                      10.96.0.9:443/tcp      no_endpoint (socket)\n"),
             "{}",
