@@ -64,25 +64,23 @@ pub struct BugtoolArgs {
 /// Writes the archive. It has addresses and names of Services, and no secrets.
 pub fn run(args: &BugtoolArgs) -> Result<(), CliError> {
     let program = env::current_exe()?;
-    let mut files = Vec::new();
+    let mut archive = Archive::create(args.output_file.clone().unwrap_or_else(default_path))?;
     for (name, words) in COMMANDS {
         let mut command = Command::new(&program);
         command.args(words).arg("--bpffs-path").arg(&args.place.bpffs_path);
-        files.push((name.to_owned(), output(&mut command)));
+        archive.add(name, &output(&mut command))?;
     }
     for (name, words) in OF_NODE {
         if let [program, words @ ..] = words {
-            files.push((name.to_owned(), output(Command::new(program).args(words))));
+            archive.add(name, &output(Command::new(program).args(words)))?;
         }
     }
     let settings = SETTINGS.map(|name| {
         let value = std::fs::read_to_string(Path::new("/proc/sys").join(name));
         format!("{name} = {}\n", value.unwrap_or_else(|error| error.to_string()).trim())
     });
-    files.push(("node/sysctl.txt".to_owned(), settings.concat()));
-    let path = args.output_file.clone().unwrap_or_else(default_path);
-    write(&path, &files)?;
-    Ok(write_out(&format!("{}: {} files\n", path.display(), files.len()))?)
+    archive.add("node/sysctl.txt", &settings.concat())?;
+    Ok(write_out(&format!("{}\n", archive.finish()?))?)
 }
 
 /// Returns both outputs of a command, or why it can't be run.
@@ -102,20 +100,39 @@ pub fn default_path() -> PathBuf {
     format!("millrace-bugtool-{time}.tar.gz").into()
 }
 
-/// Writes the files into an archive, in a folder of the archive's name.
-pub fn write(path: &Path, files: &[(String, String)]) -> io::Result<()> {
-    let file = File::create(path)
-        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
-    let mut archive = tar::Builder::new(GzEncoder::new(file, Compression::default()));
-    let now = u64::try_from(Timestamp::now().as_second()).unwrap_or(0);
-    for (name, text) in files {
+/// An archive that is being written: its files are in a folder of its name.
+pub struct Archive {
+    path: PathBuf,
+    builder: tar::Builder<GzEncoder<File>>,
+    /// The time of all files.
+    time: u64,
+    count: usize,
+}
+
+impl Archive {
+    /// Opens the archive, so that a path that can't be written is told before anything is asked.
+    pub fn create(path: PathBuf) -> io::Result<Self> {
+        let file = File::create(&path)
+            .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
+        let builder = tar::Builder::new(GzEncoder::new(file, Compression::default()));
+        Ok(Self { path, builder, time: u64::try_from(Timestamp::now().as_second()).unwrap_or(0), count: 0 })
+    }
+
+    /// Adds a file.
+    pub fn add(&mut self, name: &str, text: &str) -> io::Result<()> {
         let mut header = tar::Header::new_gnu();
         header.set_size(text.len() as u64);
         header.set_mode(0o600);
-        header.set_mtime(now);
-        archive.append_data(&mut header, Path::new("millrace-bugtool").join(name), text.as_bytes())?;
+        header.set_mtime(self.time);
+        self.count += 1;
+        self.builder.append_data(&mut header, Path::new("millrace-bugtool").join(name), text.as_bytes())
     }
-    archive.into_inner()?.finish()?.flush()
+
+    /// Ends the archive. Returns its path and the number of its files.
+    pub fn finish(self) -> io::Result<String> {
+        self.builder.into_inner()?.finish()?.flush()?;
+        Ok(format!("{}: {} files", self.path.display(), self.count))
+    }
 }
 
 #[cfg(test)]
@@ -130,11 +147,10 @@ mod tests {
     #[test]
     fn an_archive_has_the_files_in_a_folder_of_its_own() {
         let path = env::temp_dir().join(format!("millrace-bugtool-{}.tar.gz", std::process::id()));
-        write(
-            &path,
-            &[("node-a/status.txt".to_owned(), "Ready\n".to_owned()), ("b".to_owned(), String::new())],
-        )
-        .unwrap();
+        let mut written = Archive::create(path.clone()).unwrap();
+        written.add("node-a/status.txt", "Ready\n").unwrap();
+        written.add("b", "").unwrap();
+        assert_eq!(written.finish().unwrap(), format!("{}: 2 files", path.display()));
         let mut archive = tar::Archive::new(GzDecoder::new(File::open(&path).unwrap()));
         let mut files = Vec::new();
         for entry in archive.entries().unwrap() {
@@ -145,6 +161,12 @@ mod tests {
         std::fs::remove_file(path).unwrap();
         let expected = [("millrace-bugtool/node-a/status.txt", "Ready\n"), ("millrace-bugtool/b", "")];
         assert_eq!(files, expected.map(|(name, text)| (name.to_owned(), text.to_owned())));
+    }
+
+    #[test]
+    fn a_path_that_can_not_be_written_is_named_at_once() {
+        let error = Archive::create("/nonexistent/a.tar.gz".into()).err().unwrap().to_string();
+        assert!(error.starts_with("/nonexistent/a.tar.gz: No such file"), "{error}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use futures_util::{StreamExt, stream};
+use futures_util::{Stream, StreamExt, stream};
 use k8s_openapi::api::core::v1::{Pod, PodSpec, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use kube::api::{AttachParams, AttachedProcess, ListParams, LogParams};
@@ -182,14 +182,24 @@ fn unscheduled(status: &PodStatus) -> Option<String> {
 
 /// Runs `millrace WORDS` on all nodes at once. Returns the answers in the order of the agents.
 pub async fn ask(client: &Client, agents: &[Agent], words: &[String], longest: Duration) -> Vec<Answer> {
-    let answers = agents.iter().map(|agent| async move {
+    answers(client, agents, words, longest).collect().await
+}
+
+/// Returns the same answers one by one, each as soon as those before it are there.
+pub fn answers<'a>(
+    client: &'a Client,
+    agents: &'a [Agent],
+    words: &'a [String],
+    longest: Duration,
+) -> impl Stream<Item = Answer> + 'a {
+    let answers = agents.iter().map(move |agent| async move {
         if let Some(why) = &agent.absent {
             return Answer::failed(&agent.node, why.clone());
         }
         let container = Container { namespace: &agent.namespace, pod: &agent.pod, name: CONTAINER };
         exec(client, &agent.node, &container, words, longest).await
     });
-    stream::iter(answers).buffered(AT_ONCE).collect().await
+    stream::iter(answers).buffered(AT_ONCE)
 }
 
 /// Returns the end of an agent's log, or why there is none.
