@@ -1,6 +1,6 @@
 //! A list of objects: rows for people, items for programs.
 
-use std::cmp::Ordering;
+use std::cmp::{Ordering, Reverse};
 use std::net::{IpAddr, SocketAddr};
 
 use serde::Serialize;
@@ -17,7 +17,7 @@ use super::table::Table;
 pub struct Column {
     /// The title in the header.
     title: &'static str,
-    /// The item's key in JSON, by which its rows are sorted.
+    /// The item's key in JSON, by which its rows are sorted. Dots lead into objects.
     key: &'static str,
     /// Shown by `-o wide` alone.
     is_wide: bool,
@@ -36,6 +36,18 @@ impl Column {
     /// Returns the item's key in JSON.
     pub const fn key(&self) -> &'static str {
         self.key
+    }
+
+    /// Whether a user means this column: by its key, the last part of it, or its title.
+    fn is_meant(&self, name: &str) -> bool {
+        let last = self.key.rsplit('.').next().unwrap_or_default();
+        let title = self.title.to_lowercase().replace(' ', "_");
+        self.key == name || last == name || title == name.to_lowercase()
+    }
+
+    /// Returns the value in an item.
+    fn value<'a>(&self, item: &'a Value) -> Option<&'a Value> {
+        self.key.split('.').try_fold(item, |value, key| value.get(key))
     }
 
     /// Returns the column, which a narrow terminal leaves out. That with the highest number goes first.
@@ -133,19 +145,21 @@ impl Group {
         table
     }
 
-    /// Returns whether the group has the column.
+    /// Returns whether the group has the column. Rows without a value come last in both directions.
     fn sort(&mut self, column: &str, is_downwards: bool) -> bool {
-        let is_meant = |one: &Column| {
-            one.key == column || one.title.to_lowercase().replace(' ', "_") == column.to_lowercase()
-        };
-        let Some(index) = self.columns.iter().position(is_meant) else { return false };
-        let key = self.columns.get(index).map_or("", |column| column.key);
-        self.items.sort_by_cached_key(|item| {
+        let found = self.columns.iter().enumerate().find(|(_, one)| one.is_meant(column));
+        let Some((index, column)) = found else { return false };
+        let key = |item: &Item| {
             let cell = item.cells.get(index).map_or("", String::as_str);
-            SortKey::of(item.value.get(key), cell)
-        });
+            SortKey::of(column.value(&item.value), cell)
+        };
         if is_downwards {
-            self.items.reverse();
+            self.items.sort_by_cached_key(|item| {
+                let key = key(item);
+                (key == SortKey::Empty, Reverse(key))
+            });
+        } else {
+            self.items.sort_by_cached_key(key);
         }
         true
     }
@@ -223,12 +237,13 @@ struct Items<'a> {
     items: Vec<&'a Value>,
 }
 
-/// The order of a column: numbers, then addresses, then words.
+/// The order of a column: numbers, then addresses, then words, then rows without a value.
 #[derive(Clone, Debug, PartialEq)]
 enum SortKey {
     Number(f64),
     Address(IpAddr, u16),
     Text(String),
+    Empty,
 }
 
 impl SortKey {
@@ -238,6 +253,9 @@ impl SortKey {
             return Self::Number(number);
         }
         let text = value.and_then(Value::as_str).unwrap_or(cell);
+        if text.is_empty() {
+            return Self::Empty;
+        }
         // Of a list, the first item.
         let first = text.split(',').next().unwrap_or_default();
         if let Ok(address) = first.parse::<SocketAddr>() {
@@ -254,6 +272,7 @@ impl SortKey {
             Self::Number(_) => 0,
             Self::Address(..) => 1,
             Self::Text(_) => 2,
+            Self::Empty => 3,
         }
     }
 }
@@ -278,99 +297,5 @@ impl Ord for SortKey {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::format::parse;
-    use super::*;
-
-    #[derive(Serialize)]
-    struct Pod {
-        address: SocketAddr,
-        packets: u64,
-        state: &'static str,
-    }
-
-    impl Row for Pod {
-        const COLUMNS: &'static [Column] = &[
-            Column::new("ADDRESS", "address"),
-            Column::new("IN", "packets"),
-            Column::wide("STATE", "state"),
-        ];
-
-        fn cells(&self, is_wide: bool) -> Vec<String> {
-            let state = if is_wide { self.state } else { "" };
-            vec![self.address.to_string(), format!("{} p", self.packets), state.to_owned()]
-        }
-
-        fn name(&self) -> String {
-            self.address.to_string()
-        }
-    }
-
-    fn list(is_wide: bool) -> List {
-        let pod = |address: &str, packets, state| Pod { address: address.parse().unwrap(), packets, state };
-        let pods = [pod("10.0.0.10:80", 7, "ready"), pod("10.0.0.9:80", 10, "draining")];
-        List::new("PodList", vec![Group::of("ebpf", &pods, is_wide).unwrap()])
-    }
-
-    fn render(list: &List, format: &str, no_headers: bool) -> String {
-        let node = || "node-a".to_owned();
-        let format = parse(format).unwrap();
-        list.render(&Style { format: &format, no_headers, width: None, node: &node }).unwrap()
-    }
-
-    fn names(list: &List) -> String {
-        render(list, "name", false)
-    }
-
-    #[test]
-    fn wide_columns_are_shown_in_wide_tables_alone() {
-        assert_eq!(
-            render(&list(false), "table", false),
-            "ADDRESS       IN\n10.0.0.10:80  7 p\n10.0.0.9:80   10 p\n"
-        );
-        assert!(
-            render(&list(true), "wide", false)
-                .starts_with("ADDRESS       IN    STATE\n10.0.0.10:80  7 p   ready\n")
-        );
-        let bare = render(&list(false), "table", true);
-        assert_eq!(bare, "10.0.0.10:80  7 p\n10.0.0.9:80   10 p\n");
-    }
-
-    #[test]
-    fn numbers_and_addresses_are_sorted_as_such() {
-        let mut list = list(false);
-        for (column, first) in [
-            ("address", "10.0.0.9:80\n"),
-            ("-address", "10.0.0.10:80\n"),
-            ("packets", "10.0.0.10:80\n"),
-            ("IN", "10.0.0.10:80\n"),
-            ("-in", "10.0.0.9:80\n"),
-            ("state", "10.0.0.9:80\n"),
-        ] {
-            list.sort(column).unwrap();
-            assert!(names(&list).starts_with(first), "{column}: {}", names(&list));
-        }
-        assert_eq!(list.sort("color"), Err("address, packets, state".to_owned()));
-        list.sort("packets").unwrap();
-        list.keep_first(1);
-        assert_eq!(names(&list), "10.0.0.10:80\n");
-    }
-
-    #[test]
-    fn an_item_says_which_mode_serves_it() {
-        let text = render(&list(false), "json", false);
-        let json: Value = serde_json::from_str(&text).unwrap();
-        assert_eq!(
-            (&json["apiVersion"], &json["kind"]),
-            (&"millrace.dev/v1alpha1".into(), &"PodList".into())
-        );
-        assert_eq!(json["node"], "node-a");
-        let item = &json["items"][1];
-        assert_eq!((&item["mode"], &item["packets"]), (&"ebpf".into(), &10.into()));
-        let line = render(&list(false), "jsonl", false);
-        assert_eq!(serde_json::from_str::<Value>(line.lines().nth(1).unwrap()).unwrap(), *item);
-        assert_eq!(render(&list(false), "jsonpath={.items[*].packets}", false), "7\n10\n");
-        let yaml = render(&list(false), "yaml", false);
-        assert_eq!(serde_norway::from_str::<Value>(&yaml).unwrap(), json);
-    }
-}
+#[path = "list_tests.rs"]
+mod tests;

@@ -25,8 +25,8 @@ impl Row for ServicePort {
         Column::wide("REFUSED", "refused"),
         Column::wide("UNANSWERED", "unanswered"),
         Column::wide("RESET", "reset"),
-        Column::wide("P50", "p50"),
-        Column::wide("P99", "p99"),
+        Column::wide("P50", "handshakes.p50_microseconds"),
+        Column::wide("P99", "handshakes.p99_microseconds"),
         Column::wide("BACKENDS", "backends"),
     ];
 
@@ -85,9 +85,33 @@ fn all<T: ToString>(items: &[T]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use crate::cli::output::{Group, List, Style, parse_format};
     use crate::cli::service_port::tests::shop;
+    use crate::dataplane::ebpf::read::HandshakesView;
 
     use super::*;
+
+    #[test]
+    fn slow_answers_are_sorted_by_their_time() {
+        let [mut db, mut web] = <[ServicePort; 2]>::try_from(shop()).unwrap();
+        let mut idle = db.clone();
+        (idle.namespace, idle.handshakes) = ("a".to_owned(), HandshakesView::default());
+        (db.handshakes.p99_microseconds, web.handshakes.p99_microseconds) = (Some(2048), Some(16_384));
+        let ports = [idle, db, web];
+        let mut list = List::new("ServiceList", vec![Group::of("ebpf", &ports, true).unwrap()]);
+        let style = Style {
+            format: &parse_format("name").unwrap(),
+            no_headers: false,
+            width: None,
+            node: &String::new,
+        };
+        for (column, order) in
+            [("p99", "shop/db\nshop/web:http\na/db\n"), ("-p99", "shop/web:http\nshop/db\na/db\n")]
+        {
+            list.sort(column).unwrap();
+            assert_eq!(list.render(&style).unwrap(), order, "{column}");
+        }
+    }
 
     #[test]
     fn a_service_port_has_one_row() {
