@@ -9,11 +9,8 @@ struct Pod {
 }
 
 impl Row for Pod {
-    const COLUMNS: &'static [Column] = &[
-        Column::new("ADDRESS", "address"),
-        Column::new("IN", "packets"),
-        Column::wide("STATE", "state"),
-    ];
+    const COLUMNS: &'static [Column] =
+        &[Column::new("ADDRESS", "address"), Column::new("IN", "packets"), Column::wide("STATE", "state")];
 
     fn cells(&self, is_wide: bool) -> Vec<String> {
         let state = if is_wide { self.state } else { "" };
@@ -102,12 +99,8 @@ impl Row for Answer {
 #[test]
 fn a_row_without_a_value_is_last_in_both_directions_and_times_are_numbers() {
     let answer = |name, p99_microseconds| Answer { name, times: Times { p99_microseconds } };
-    let answers = [
-        answer("idle", None),
-        answer("slow", Some(16_384)),
-        answer("", None),
-        answer("fast", Some(2048)),
-    ];
+    let answers =
+        [answer("idle", None), answer("slow", Some(16_384)), answer("", None), answer("fast", Some(2048))];
     let mut list = List::new("AnswerList", vec![Group::of("ebpf", &answers, false).unwrap()]);
     for (column, order) in [
         ("p99", "fast slow idle"),
@@ -129,10 +122,7 @@ fn a_row_without_a_value_is_last_in_both_directions_and_times_are_numbers() {
 fn an_item_says_which_mode_serves_it() {
     let text = render(&list(false), "json", false);
     let json: Value = serde_json::from_str(&text).unwrap();
-    assert_eq!(
-        (&json["apiVersion"], &json["kind"]),
-        (&"millrace.dev/v1alpha1".into(), &"PodList".into())
-    );
+    assert_eq!((&json["apiVersion"], &json["kind"]), (&"millrace.dev/v1alpha1".into(), &"PodList".into()));
     assert_eq!(json["node"], "node-a");
     let item = &json["items"][1];
     assert_eq!((&item["mode"], &item["packets"]), (&"ebpf".into(), &10.into()));

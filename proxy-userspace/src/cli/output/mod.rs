@@ -30,6 +30,9 @@ pub use watch::{CLEAR, is_closed_within};
 /// The version of all JSON documents.
 pub const API_VERSION: &str = "millrace.dev/v1alpha1";
 
+/// The longest duration of a flag: a year. `Instant` panics if a sum is beyond its range.
+const LONGEST: Duration = Duration::from_hours(365 * 24);
+
 /// The form of the output.
 #[derive(Args, Clone, Debug)]
 pub struct OutputArgs {
@@ -154,20 +157,21 @@ pub fn wrong_column(flag: &str, given: &str, takes: &str) -> CliError {
     ConfigError { origin: flag.to_owned(), message }.into()
 }
 
-/// Parses a duration such as `2s`, `500ms`, `10m` or `3h`. A number alone is seconds.
+/// Parses a duration such as `2s`, `500ms`, `10m` or `3h`, up to a year. A number alone is seconds.
 pub fn duration(text: &str) -> Result<Duration, Refused> {
-    let refused = || Refused::new(text, "a duration such as 500ms, 2s, 10m or 3h");
+    let refused = || Refused::new(text, "a duration such as 500ms, 2s, 10m or 3h, up to 8760h (a year)");
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at_checked(end).ok_or_else(refused)?;
     let number: u64 = number.parse().ok().filter(|number| *number > 0).ok_or_else(refused)?;
-    let seconds = |unit: u64| number.checked_mul(unit).map(Duration::from_secs).ok_or_else(refused);
-    match unit {
-        "ms" => Ok(Duration::from_millis(number)),
-        "" | "s" => seconds(1),
-        "m" => seconds(60),
-        "h" => seconds(3600),
-        _ => Err(refused()),
-    }
+    let milliseconds = match unit {
+        "ms" => 1,
+        "" | "s" => 1000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return Err(refused()),
+    };
+    let duration = number.checked_mul(milliseconds).map(Duration::from_millis);
+    duration.filter(|duration| *duration <= LONGEST).ok_or_else(refused)
 }
 
 #[cfg(test)]
@@ -176,13 +180,27 @@ mod tests {
 
     #[test]
     fn a_duration_has_a_unit_or_is_seconds() {
-        for (text, milliseconds) in
-            [("2s", 2000), ("2", 2000), ("500ms", 500), ("10m", 600_000), ("1h", 3_600_000)]
-        {
+        for (text, milliseconds) in [
+            ("2s", 2000),
+            ("2", 2000),
+            ("500ms", 500),
+            ("10m", 600_000),
+            ("1h", 3_600_000),
+            ("8760h", 31_536_000_000),
+        ] {
             assert_eq!(duration(text).unwrap().as_millis(), milliseconds, "{text}");
         }
         for text in ["", "0s", "s", "-1s", "1.5s", "2 s", "9999999999999999999h", "5d", "1é"] {
             assert!(duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_duration_above_a_year_is_refused() {
+        for text in ["8761h", "31536001s", "31536000001ms", "18446744073709551615", "18446744073709551615ms"]
+        {
+            let refused = duration(text).unwrap_err().to_string();
+            assert!(refused.ends_with(", up to 8760h (a year)"), "{refused}");
         }
     }
 }
