@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::Interval;
 use super::rate::rate;
 use crate::cli::error::CliError;
-use crate::cli::output::{Column, Row};
+use crate::cli::output::{Column, Row, some_of};
 use crate::dataplane::ebpf::read::{AttachedView, RunTime, measure_run_times, run_times};
 
 const MEASURE: &str = "measure the run time of programs (it takes CAP_SYS_ADMIN, which agents in pods lack: run this as root on the node)";
@@ -83,9 +83,11 @@ impl Row for ProgramRate {
         Column::new("CPU %", "cpu_percent"),
     ];
 
-    fn cells(&self, _: bool) -> Vec<String> {
+    fn cells(&self, is_wide: bool) -> Vec<String> {
+        let hooks: Vec<&str> = self.hooks.iter().map(String::as_str).collect();
         vec![
-            self.hooks.iter().cloned().collect::<Vec<_>>().join(", "),
+            // A program of pods has a hook for each pod. A blank lets the table go on in another line.
+            if is_wide { hooks.join(", ") } else { some_of(&hooks).replace(',', ", ") },
             self.program_id.to_string(),
             rate(self.runs_per_second),
             self.nanoseconds_per_run.map(|time| format!("{time:.0}")).unwrap_or_default(),
@@ -114,5 +116,17 @@ mod tests {
         assert_eq!(rows[0].cells(false), ["eth0/tc_ingress", "7", "1.0 M", "200", "20.0"]);
         assert_eq!(rows[1].cells(false), ["eth0/tc_ingress", "8", "0", "", "0.0"]);
         assert_eq!(rows.len(), 2, "one reading alone has no rate");
+    }
+
+    #[test]
+    fn a_program_of_many_devices_names_some_and_json_has_all() {
+        let mut reading = reading();
+        let hooks = (0..110).map(|pod| format!("pod{pod:03}/tc_pod_in")).collect();
+        reading.runs = Runs::from([(7, Run { hooks, time: RunTime::default() })]);
+        let rows = rows(&interval(&reading, &reading, 1.0));
+        assert_eq!(rows[0].cells(false)[0], "pod000/tc_pod_in, pod001/tc_pod_in, pod002/tc_pod_in, +107");
+        assert!(rows[0].cells(true)[0].ends_with(", pod109/tc_pod_in"));
+        let json = serde_json::to_value(&rows[0]).unwrap();
+        assert_eq!(json["hooks"].as_array().unwrap().len(), 110);
     }
 }

@@ -18,8 +18,10 @@ use super::{Interval, Reading, TopArgs, View, programs};
 use crate::cli::error::CliError;
 use crate::cli::output::CLEAR;
 
-/// Lines beside the rows: the node, the titles, and two for the keys.
-const OTHER_LINES: u16 = 4;
+/// Lines above the rows: the node and the titles.
+const LINES_ABOVE: u16 = 2;
+/// Lines below the rows: an empty one, and the keys.
+const LINES_BELOW: u16 = 2;
 /// Time to the first interval of a view that was chosen.
 const FIRST: Duration = Duration::from_secs(1);
 /// Time between two looks for a signal. None of them interrupts the wait for keys.
@@ -187,9 +189,11 @@ impl State {
     /// Returns the table, with as many rows as fit.
     fn text(&self) -> Result<String, CliError> {
         let Some(before) = &self.before else { return Ok(MEASURING.to_owned()) };
-        let fitting = size().map_or(self.args.rows, |(_, lines)| lines.saturating_sub(OTHER_LINES).max(1));
+        let (columns, lines) = size().unwrap_or((u16::MAX, u16::MAX));
+        let fitting = lines.saturating_sub(LINES_ABOVE + LINES_BELOW).max(1);
         let args = TopArgs { rows: self.args.rows.min(fitting), once: true, ..self.args.clone() };
-        args.text(&Interval::between(before, &self.now))
+        let text = args.text(&Interval::between(before, &self.now))?;
+        Ok(cut(&text, columns, lines.saturating_sub(LINES_BELOW)))
     }
 
     /// Returns the last line, which must not wrap.
@@ -225,6 +229,13 @@ impl State {
     }
 }
 
+/// Cuts a text to the terminal's size. A row may have several lines, and a line that wraps would scroll the first one
+/// away.
+fn cut(text: &str, columns: u16, lines: u16) -> String {
+    let line = |line: &str| line.chars().take(columns.into()).chain(['\n']).collect::<String>();
+    text.lines().take(lines.into()).map(line).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::tests::reading;
@@ -244,6 +255,14 @@ mod tests {
         assert_eq!(key(KeyCode::Char('c')), None);
         let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
         assert_eq!(wish_of(interrupt), Some(Wish::End), "no signal comes in this mode");
+    }
+
+    #[test]
+    fn a_text_is_never_larger_than_the_terminal() {
+        let text = "node1: rates of 2.0 s\nHOOKS\nétage/tc_ingress\n  one more\neth1/tc_ingress\n";
+        assert_eq!(cut(text, 80, 24), text);
+        assert_eq!(cut(text, 7, 4), "node1: \nHOOKS\nétage/t\n  one m\n");
+        assert_eq!(cut(text, 0, 0), "");
     }
 
     #[test]
