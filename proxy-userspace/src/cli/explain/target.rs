@@ -40,7 +40,8 @@ pub struct Wanted {
 
 /// Returns the address with its port, whether it has a frontend or not; else the frontends that the argument names.
 pub fn targets(selector: &Selector, ports: &[ServicePort], wanted: Wanted) -> Result<Vec<Target>, CliError> {
-    let mut found = frontends(selector, ports, wanted);
+    let named = frontends(selector, ports, |_| true);
+    let mut found = frontends(selector, ports, |scope| scope == wanted.scope);
     if let Selector::Address { ip, port: Some(port), protocol } = selector {
         let protocol = wanted.protocol.or_else(|| Protocol::of(protocol.as_deref()?));
         let known =
@@ -53,17 +54,26 @@ pub fn targets(selector: &Selector, ports: &[ServicePort], wanted: Wanted) -> Re
         };
         return Ok(vec![known.unwrap_or_else(unknown)]);
     }
-    found.retain(|target| {
-        wanted.is_v4.is_none_or(|is_v4| is_v4 == target.at.is_ipv4())
-            && wanted.protocol.is_none_or(|protocol| protocol == target.protocol)
-    });
+    if named.is_empty() {
+        return Err(CliError::NotFound(not_found(selector, ports.iter())));
+    }
+    let lacks = |found: &BTreeSet<Target>, what: &str| {
+        if found.is_empty() { Err(CliError::NotFound(format!("{selector} has no {what}"))) } else { Ok(()) }
+    };
+    let clients = if wanted.scope == "external" { "outside" } else { "inside the cluster" };
+    lacks(&found, &format!("frontend for clients {clients}"))?;
+    if let Some(protocol) = wanted.protocol {
+        found.retain(|target| target.protocol == protocol);
+        lacks(&found, &format!("{} port", protocol.name()))?;
+    }
+    if let Some(is_v4) = wanted.is_v4 {
+        found.retain(|target| target.at.is_ipv4() == is_v4);
+        lacks(&found, &format!("{} frontend", if is_v4 { "IPv4" } else { "IPv6" }))?;
+    }
     // Over an uplink, a client outside does not ask for a ClusterIP if there is anything else.
     if selector.is_name() && wanted.scope == "external" && found.iter().any(|target| target.rank < CLUSTER_IP)
     {
         found.retain(|target| target.rank < CLUSTER_IP);
-    }
-    if found.is_empty() {
-        return Err(CliError::NotFound(not_found(selector, ports.iter())));
     }
     if found.len() > MOST {
         note(&format!("{} frontends, of which the first {MOST} are explained: name an address", found.len()));
@@ -71,10 +81,15 @@ pub fn targets(selector: &Selector, ports: &[ServicePort], wanted: Wanted) -> Re
     Ok(found.into_iter().take(MOST).collect())
 }
 
-fn frontends(selector: &Selector, ports: &[ServicePort], wanted: Wanted) -> BTreeSet<Target> {
+/// Returns the frontends that the argument names, of the scopes that are taken.
+fn frontends(
+    selector: &Selector,
+    ports: &[ServicePort],
+    takes_scope: impl Fn(&str) -> bool,
+) -> BTreeSet<Target> {
     let fitting = ports.iter().filter(|port| selector.fits(port));
     let all = fitting.flat_map(|port| port.frontends().map(move |frontend| (port, frontend)));
-    all.filter(|(_, one)| one.scope == wanted.scope)
+    all.filter(|(_, one)| takes_scope(&one.scope))
         .filter(|(_, one)| selector.is_name() || selector.is_at(one.address, &one.protocol))
         .filter_map(|(port, one)| {
             let protocol = Protocol::of(&one.protocol)?;
@@ -113,5 +128,15 @@ mod tests {
             found("shop/wep", None, None).unwrap_err(),
             "no Service matches \"shop/wep\"; nearest: shop/web"
         );
+    }
+
+    #[test]
+    fn a_service_without_a_fitting_frontend_is_not_taken_for_an_unknown_one() {
+        assert_eq!(found("shop/db", None, Some(false)).unwrap_err(), "shop/db has no IPv6 frontend");
+        assert_eq!(found("shop/web", Some(Protocol::Udp), None).unwrap_err(), "shop/web has no UDP port");
+        assert_eq!(found("203.0.113.9", None, Some(false)).unwrap_err(), "203.0.113.9 has no IPv6 frontend");
+        let internal = Wanted { scope: "internal", protocol: None, is_v4: None };
+        let error = targets(&Selector::parse("shop/db").unwrap(), &shop(), internal).unwrap_err();
+        assert_eq!(error.to_string(), "shop/db has no frontend for clients inside the cluster");
     }
 }
