@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::advice;
 use super::asked::Asked;
 use crate::cli::monitor::headers;
-use crate::explain::{End, Pass, Run, Step};
+use crate::explain::{End, Pass, Run, Step, Verdict};
 
 /// The way of one packet, or of one call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -97,12 +97,8 @@ impl Explanation {
             End::NotWalked(_) => None,
         });
         let reason = passes.last().and_then(Pass::reason);
-        // The kernel's routes may decide otherwise than the walk expects.
-        let routed = verdict.filter(|verdict| Some(verdict.reason) != reason);
-        let verdict = verdict.filter(|_| routed.is_none());
-        let why = verdict.map(|verdict| verdict.why.clone());
-        let why = why.or_else(|| routed.map(|_| "the kernel's route to the backend decides".to_owned()));
-        let why = why.unwrap_or_default();
+        let why = verdict.zip(reason).map(|(verdict, reason)| why(verdict, reason)).unwrap_or_default();
+        let verdict = verdict.filter(|verdict| Some(verdict.reason) == reason);
         let agree: Option<Vec<bool>> = passes.iter().map(Pass::agrees).collect();
         Self {
             asked,
@@ -178,6 +174,18 @@ impl Explanation {
     }
 }
 
+/// Returns the cause of a reason that the walk or the run came to.
+fn why(walk: &Verdict, reason: Reason) -> String {
+    if walk.reason == reason {
+        walk.why.clone()
+    } else if walk.allows(reason) {
+        // The walk does not ask the kernel's routes.
+        "the kernel's route to the backend decides".to_owned()
+    } else {
+        format!("the walk comes to {}", walk.reason.name())
+    }
+}
+
 /// The parts of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shown {
@@ -246,7 +254,9 @@ mod tests {
             "tc_ingress gives no_backend to a connect of the pod to 192.0.2.1:80, the walk no_endpoint"
         );
         assert_eq!(differs.agree, Some(false));
-        assert!(differs.text(Shown::Steps).contains("checked     the walk and the programs differ\n"));
+        let text = differs.text(Shown::Steps);
+        assert!(text.contains("checked     the walk and the programs differ\n"), "{text}");
+        assert!(text.contains("verdict     DROP no_backend: the walk comes to no_endpoint\n"), "{text}");
 
         let routed = Verdict { or: vec![Reason::NoWay], ..Verdict::new(Reason::SentSnat, "") };
         let routed = explanation(routed, Reason::NoWay);
