@@ -12,9 +12,9 @@ pub use crate::dataplane::ipvs::{
     services, status,
 };
 
-/// Reads the connections. Names lines of the kernel's list that can't be read on standard error.
-pub fn flows(limit: usize) -> Result<Option<Vec<FlowView>>, OpenError> {
-    let Some(found) = crate::dataplane::ipvs::flows(limit)? else { return Ok(None) };
+/// Reads the chosen connections. Names lines of the kernel's list that can't be read on standard error.
+pub fn flows(limit: usize, keep: impl FnMut(&FlowView) -> bool) -> Result<Option<Vec<FlowView>>, OpenError> {
+    let Some(found) = crate::dataplane::ipvs::flows(limit, keep)? else { return Ok(None) };
     if found.unread > 0 {
         note(&format!("{} lines of the kernel's list of connections can't be read", found.unread));
     }

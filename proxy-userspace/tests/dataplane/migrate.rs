@@ -169,7 +169,7 @@ fn migrate(version: u32) -> Result<()> {
     assert_eq!(map_id(&root(&scratch, LAYOUT_VERSION), "SELECTION")?, selection);
     assert!(looks_at_some_address(&scratch)?, "our programs run, and pass what they don't look at");
     let maps = PinnedMaps::open(&scratch.path)?;
-    assert_eq!(maps.flows(10, |_| true)?.len(), 1);
+    assert_eq!(maps.flows(10, |_, _| true)?.len(), 1);
     let renewed = attached(&scratch);
     assert_eq!(program_ids(&renewed).len(), 3);
 

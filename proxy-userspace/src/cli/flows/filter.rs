@@ -56,9 +56,15 @@ impl FilterArgs {
             && self.via.is_none_or(|wanted| wanted == via)
     }
 
-    /// Whether a connection is old enough.
-    pub fn keeps_age(&self, idle_seconds: u32) -> bool {
-        self.older.is_none_or(|older| u64::from(idle_seconds) >= older.as_secs())
+    /// Whether an entry is old enough.
+    pub fn keeps_age(&self, flow: &FlowView) -> bool {
+        self.older.is_none_or(|older| u64::from(flow.idle_seconds) >= older.as_secs())
+    }
+
+    /// Whether a connection is old enough: both entries are. `twin` returns the other one.
+    pub fn keeps_age_of_both(&self, flow: &FlowView, twin: impl FnOnce() -> Option<FlowView>) -> bool {
+        // To look for the other entry takes time.
+        self.older.is_none() || self.keeps_age(flow) && twin().is_none_or(|twin| self.keeps_age(&twin))
     }
 
     /// Whether a connection of IPVS passes. IPVS counts down, so it has no age.
@@ -107,6 +113,10 @@ mod tests {
             assert_eq!((filter.keeps(&request), filter.keeps(&reply)), wanted, "{flags}");
         }
         let older: FilterArgs = parsed("--older 10m");
-        assert!(older.keeps_age(600) && !older.keeps_age(599));
+        let idle = |idle_seconds| FlowView { idle_seconds, ..request.clone() };
+        assert!(older.keeps_age(&idle(600)) && !older.keeps_age(&idle(599)));
+        let both = |one, other| older.keeps_age_of_both(&idle(one), || Some(idle(other)));
+        assert!(both(600, 600) && !both(600, 599) && !both(599, 600));
+        assert!(older.keeps_age_of_both(&idle(600), || None));
     }
 }

@@ -18,8 +18,9 @@ use super::service_port::ServicePort;
 use super::shown::Shown;
 use crate::config::Refused;
 use crate::dataplane::ebpf::read::{FlowView, PinnedMaps, ReadError};
+use crate::dataplane::ipvs::OpenError;
 use connection::{Connection, ends};
-use count::CountBy;
+use count::{Count, CountBy, Counter};
 use entry::Entry;
 use filter::FilterArgs;
 
@@ -33,10 +34,10 @@ pub struct FlowsArgs {
     /// A row for each entry of the flow tables; a connection has one for each direction that passes here
     #[arg(long)]
     entries: bool,
-    /// Numbers of connections by this property, instead of connections
+    /// Numbers of connections by this property, of all that fit, instead of connections
     #[arg(long, value_name = "PROPERTY", value_enum, conflicts_with = "entries")]
     count_by: Option<CountBy>,
-    /// Limit of the entries to read; a connection has two, with IPVS one
+    /// Limit of the entries to show, of those that fit; a connection has two, with IPVS one
     #[arg(long, value_name = "ENTRIES", default_value_t = 1000, value_parser = entries, allow_negative_numbers = true)]
     limit: usize,
     #[command(flatten)]
@@ -57,30 +58,32 @@ fn entries(text: &str) -> Result<usize, Refused> {
 
 fn read(args: &FlowsArgs) -> Result<List, CliError> {
     let services = Services::chosen(args)?;
-    let of_maps = |maps: &PinnedMaps| maps.flows(args.limit, |flow| args.keeps(&services, flow));
-    let shown = Shown::read(&args.place, of_maps, || ipvs::flows(args.limit))?;
+    let of_maps = |maps: &PinnedMaps| args.of_maps(maps, &services);
+    let shown = Shown::read(&args.place, of_maps, || args.of_ipvs())?;
     if let Shown::Ipvs(_) = &shown {
         args.select.refuse_names()?;
     }
     let is_wide = args.list.is_wide();
-    let is_cut = |count: usize| {
-        if count == args.limit {
-            note(&format!("{count} entries read, there may be more: see --limit"));
+    shown.list("FlowList", |rows| rows.group("ebpf", is_wide), |rows| rows.group("ipvs", is_wide))
+}
+
+/// The rows of a data plane.
+enum Rows {
+    Connections(Vec<Connection>),
+    Entries(Vec<Entry>),
+    Ipvs(Vec<ipvs::FlowView>),
+    Counts(Vec<Count>),
+}
+
+impl Rows {
+    fn group(&self, mode: &'static str, is_wide: bool) -> Result<Group, CliError> {
+        match self {
+            Self::Connections(rows) => Group::of(mode, rows, is_wide),
+            Self::Entries(rows) => Group::of(mode, rows, is_wide),
+            Self::Ipvs(rows) => Group::of(mode, rows, is_wide),
+            Self::Counts(rows) => Group::of(mode, rows, is_wide),
         }
-    };
-    shown.list(
-        "FlowList",
-        |flows| {
-            is_cut(flows.len());
-            args.group(flows.clone(), is_wide)
-        },
-        |flows| {
-            is_cut(flows.len());
-            let chosen: Vec<ipvs::FlowView> =
-                flows.iter().filter(|flow| args.keeps_ipvs(flow)).cloned().collect();
-            Group::of("ipvs", &chosen, is_wide)
-        },
-    )
+    }
 }
 
 /// The chosen Services, by label; all if none is named.
@@ -106,6 +109,59 @@ impl Services {
 }
 
 impl FlowsArgs {
+    /// Reads the flow tables. The limit is of the entries that are shown: a count takes none, and all are counted.
+    fn of_maps(&self, maps: &PinnedMaps, services: &Services) -> Result<Rows, ReadError> {
+        if let Some(by) = self.count_by {
+            let mut counter = Counter::new(by);
+            maps.flows(usize::MAX, |flow, twin| {
+                if self.keeps(services, flow) && self.filter.keeps_age_of_both(flow, twin) {
+                    counter.add(flow, || twin().filter(|twin| self.keeps(services, twin)));
+                }
+                false
+            })?;
+            return Ok(Rows::Counts(counter.rows()));
+        }
+        let flows = maps.flows(self.limit, |flow, twin| {
+            self.keeps(services, flow)
+                && if self.entries {
+                    self.filter.keeps_age(flow)
+                } else {
+                    self.filter.keeps_age_of_both(flow, twin)
+                }
+        })?;
+        self.tell_cut(flows.len());
+        Ok(if self.entries {
+            Rows::Entries(Entry::rows(flows))
+        } else {
+            Rows::Connections(Connection::join(flows))
+        })
+    }
+
+    /// Reads the connections of IPVS; `None` if it does not serve.
+    fn of_ipvs(&self) -> Result<Option<Rows>, OpenError> {
+        if let Some(by) = self.count_by {
+            let mut counter = Counter::new(by);
+            let found = ipvs::flows(usize::MAX, |flow| {
+                if self.keeps_ipvs(flow) {
+                    counter.add_ipvs(flow);
+                }
+                false
+            })?;
+            return Ok(found.map(|_| Rows::Counts(counter.rows())));
+        }
+        let found = ipvs::flows(self.limit, |flow| self.keeps_ipvs(flow))?;
+        Ok(found.map(|flows| {
+            self.tell_cut(flows.len());
+            Rows::Ipvs(flows)
+        }))
+    }
+
+    fn tell_cut(&self, count: usize) {
+        if count == self.limit {
+            note(&format!("{count} entries read, there may be more: see --limit"));
+        }
+    }
+
     fn keeps(&self, services: &Services, flow: &FlowView) -> bool {
         let is_chosen = match services {
             Services::All => true,
@@ -122,19 +178,5 @@ impl FlowsArgs {
         let places: Vec<_> =
             [Some(flow.source), flow.destination, Some(flow.backend)].into_iter().flatten().collect();
         self.select.fits_places(&places, &flow.protocol) && self.filter.keeps_ipvs(flow)
-    }
-
-    fn group(&self, flows: Vec<FlowView>, is_wide: bool) -> Result<Group, CliError> {
-        if self.entries {
-            let rows = flows.into_iter().filter(|flow| self.filter.keeps_age(flow.idle_seconds)).collect();
-            return Group::of("ebpf", &Entry::rows(rows), is_wide);
-        }
-        let connections = Connection::join(flows).into_iter();
-        let connections: Vec<Connection> =
-            connections.filter(|connection| self.filter.keeps_age(connection.idle_seconds)).collect();
-        match self.count_by {
-            Some(by) => Group::of("ebpf", &by.count(&connections), is_wide),
-            None => Group::of("ebpf", &connections, is_wide),
-        }
     }
 }

@@ -14,49 +14,91 @@ use proxy_common::selection::BackendRef;
 use super::services::{ServiceText, protocol_text};
 use super::{PinnedMaps, ReadError};
 use crate::dataplane::ebpf::convert::socket;
-use crate::dataplane::ebpf::maps::FamilyMaps;
+use crate::dataplane::ebpf::maps::{FamilyMaps, Table};
 use millrace_views::FlowView;
+
+/// Returns the entry of the other direction of a connection, if it is here.
+pub type Twin<'a> = &'a dyn Fn() -> Option<FlowView>;
 
 impl PinnedMaps {
     /// Returns the flow entries that `keep` chooses, at most `limit`, in no order.
-    pub fn flows(&self, limit: usize, keep: impl Fn(&FlowView) -> bool) -> Result<Vec<FlowView>, ReadError> {
-        let reading = Reading { names: self.names()?, now: monotonic_seconds(), limit, keep };
+    ///
+    /// All entries pass `keep`, as long as the limit is not reached. It may count those that it does not choose.
+    pub fn flows(
+        &self,
+        limit: usize,
+        mut keep: impl FnMut(&FlowView, Twin<'_>) -> bool,
+    ) -> Result<Vec<FlowView>, ReadError> {
+        let reading = Reading { names: self.names()?, now: monotonic_seconds() };
         let mut views = Vec::new();
-        reading.family(&self.maps.of4, &mut views)?;
-        reading.family(&self.maps.of6, &mut views)?;
+        let mut visit = |view: FlowView, twin: Twin<'_>| {
+            let is_kept = views.len() < limit && keep(&view, twin);
+            views.extend(is_kept.then_some(view));
+            views.len() < limit
+        };
+        reading.family(&self.maps.of4, &mut visit)?;
+        reading.family(&self.maps.of6, &mut visit)?;
         Ok(views)
     }
 }
 
-/// The choice of entries, and the names of their Services.
-struct Reading<F> {
+/// The time of a reading, and the names of Services.
+struct Reading {
     names: BTreeMap<u32, ServiceText>,
     now: u32,
-    limit: usize,
-    keep: F,
 }
 
-impl<F: Fn(&FlowView) -> bool> Reading<F> {
-    fn family<A: Address>(&self, maps: &FamilyMaps<A>, views: &mut Vec<FlowView>) -> Result<(), ReadError> {
-        for (table, entries) in [("established", &maps.flows), ("new", &maps.flows_new)] {
-            if views.len() >= self.limit {
-                return Ok(());
+impl Reading {
+    /// Calls `visit` for the entries of both tables until it returns false.
+    fn family<A: Address>(
+        &self,
+        maps: &FamilyMaps<A>,
+        visit: &mut impl FnMut(FlowView, Twin<'_>) -> bool,
+    ) -> Result<(), ReadError> {
+        let mut goes_on = true;
+        for (table, entries) in tables(maps) {
+            if goes_on {
+                entries.for_each(|key, flow| {
+                    let view = self.view(maps, table, &key, &flow);
+                    goes_on = visit(view, &|| self.twin(maps, &key, &flow));
+                    goes_on
+                })?;
             }
-            entries.for_each(|key, flow| {
-                let service = self.names.get(&flow.service).map(ServiceText::label);
-                let view = FlowView {
-                    table: table.into(),
-                    service: service.unwrap_or_else(|| flow.service.to_string()),
-                    backend: endpoint(maps, BackendRef(flow.backend)),
-                    idle_seconds: self.now.saturating_sub(flow.last_seen),
-                    ..view(&key, &flow)
-                };
-                views.extend(Some(view).filter(&self.keep));
-                views.len() < self.limit
-            })?;
         }
         Ok(())
     }
+
+    fn view<A: Address>(
+        &self,
+        maps: &FamilyMaps<A>,
+        table: &'static str,
+        key: &FlowKey<A>,
+        flow: &Flow<A>,
+    ) -> FlowView {
+        let service = self.names.get(&flow.service).map(ServiceText::label);
+        FlowView {
+            table: table.into(),
+            service: service.unwrap_or_else(|| flow.service.to_string()),
+            backend: endpoint(maps, BackendRef(flow.backend)),
+            idle_seconds: self.now.saturating_sub(flow.last_seen),
+            ..view(key, flow)
+        }
+    }
+
+    /// Returns the entry of the other direction. A failure to read counts as none: the walk through the table will
+    /// fail as well.
+    fn twin<A: Address>(&self, maps: &FamilyMaps<A>, key: &FlowKey<A>, flow: &Flow<A>) -> Option<FlowView> {
+        let twin_key = flow.twin(key);
+        tables(maps).into_iter().find_map(|(table, entries)| {
+            let twin = entries.get(&twin_key).ok()?.filter(|twin| twin.is_twin_of(key))?;
+            Some(self.view(maps, table, &twin_key, &twin))
+        })
+    }
+}
+
+/// Returns both tables with their names.
+const fn tables<A: Address>(maps: &FamilyMaps<A>) -> [(&'static str, &Table<FlowKey<A>, Flow<A>>); 2] {
+    [("established", &maps.flows), ("new", &maps.flows_new)]
 }
 
 fn endpoint<A: Address>(maps: &FamilyMaps<A>, reference: BackendRef) -> Option<SocketAddr> {

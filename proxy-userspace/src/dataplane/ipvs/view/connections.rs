@@ -45,14 +45,21 @@ pub struct FlowView {
     pub remaining_seconds: u32,
 }
 
-/// Returns at most `limit` of our connections; `None` if IPVS does not serve.
-pub fn flows(limit: usize) -> Result<Option<Flows>, OpenError> {
+/// Returns our connections that `keep` chooses, at most `limit`; `None` if IPVS does not serve.
+///
+/// All connections pass `keep`, as long as the limit is not reached. It may count those that it does not choose.
+pub fn flows(limit: usize, keep: impl FnMut(&FlowView) -> bool) -> Result<Option<Flows>, OpenError> {
     let Some((_, state)) = record()? else { return Ok(None) };
     let file = File::open(LIST).map_err(OpenError::Connections)?;
-    read(BufReader::new(file), &state, limit).map(Some).map_err(OpenError::Connections)
+    read(BufReader::new(file), &state, limit, keep).map(Some).map_err(OpenError::Connections)
 }
 
-pub(super) fn read(list: impl BufRead, state: &State, limit: usize) -> std::io::Result<Flows> {
+pub(super) fn read(
+    list: impl BufRead,
+    state: &State,
+    limit: usize,
+    mut keep: impl FnMut(&FlowView) -> bool,
+) -> std::io::Result<Flows> {
     let mut read = Flows::default();
     for (number, line) in list.lines().enumerate() {
         let line = line?;
@@ -60,7 +67,7 @@ pub(super) fn read(list: impl BufRead, state: &State, limit: usize) -> std::io::
             break;
         }
         match Line::parse(&line) {
-            Some(line) => read.flows.extend(line.view(state)),
+            Some(line) => read.flows.extend(line.view(state).filter(&mut keep)),
             None => read.unread += usize::from(number > 0 || !line.starts_with(HEADER)),
         }
     }

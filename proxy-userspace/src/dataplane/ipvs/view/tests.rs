@@ -154,7 +154,7 @@ fn ours() -> State {
 }
 
 fn read(list: &str, state: &State, limit: usize) -> Flows {
-    connections::read(list.as_bytes(), state, limit).unwrap()
+    connections::read(list.as_bytes(), state, limit, |_| true).unwrap()
 }
 
 #[test]
@@ -221,4 +221,9 @@ Pro FromIP   FPrt ToIP     TPrt DestIP   DPrt State       Expires PEName PEData
 #[test]
 fn at_most_the_limit_is_read() {
     assert_eq!(read(CONNECTIONS, &ours(), 3).flows.len(), 3);
+    let chosen = |limit| {
+        let of_v6 = |flow: &FlowView| flow.source.is_ipv6();
+        connections::read(CONNECTIONS.as_bytes(), &ours(), limit, of_v6).unwrap().flows.len()
+    };
+    assert_eq!((chosen(2), chosen(100)), (2, 3), "what is not chosen does not count");
 }

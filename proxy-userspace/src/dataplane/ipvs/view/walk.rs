@@ -72,7 +72,7 @@ pub struct IpvsAnswer {
 /// Explains packets by the state of the kernel, read once; `None` if IPVS does not serve.
 pub fn explain(questions: &[Question]) -> Result<Option<Vec<IpvsAnswer>>, OpenError> {
     let Some(seen) = look()? else { return Ok(None) };
-    let known = flows(MOST_FLOWS)?.map(|found| found.flows).unwrap_or_default();
+    let known = flows(MOST_FLOWS, |_| true)?.map(|found| found.flows).unwrap_or_default();
     Ok(Some(questions.iter().map(|question| walk(&seen, &known, question)).collect()))
 }
 
