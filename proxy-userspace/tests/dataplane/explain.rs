@@ -21,7 +21,7 @@ use crate::sockets::{Group, settings};
 use crate::support::{Scratch, all, closed, desired, dsr, key, port};
 
 /// Runs `millrace explain` in this network namespace; returns status, standard output and standard error.
-fn explain(scratch: &Scratch, words: &str) -> (i32, String, String) {
+pub fn explain(scratch: &Scratch, words: &str) -> (i32, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_millrace"));
     command.arg("explain").args(words.split(' ')).arg("--bpffs-path").arg(&scratch.path);
     let output = command.output().expect("millrace runs");
@@ -59,7 +59,7 @@ fn shop() -> Desired {
     ])
 }
 
-fn topology(hooks: &[Hook]) -> Topology {
+pub fn topology(hooks: &[Hook]) -> Topology {
     let index = nix::net::if_::if_nametoindex("eth0").expect("eth0");
     let target = AttachTarget {
         name: "eth0".to_owned(),
@@ -84,7 +84,7 @@ fn beside(name: &str, hooks: &'static [Hook], test: fn(&Scratch) -> Result<()>) 
 }
 
 #[track_caller]
-fn assert_lines(output: &(i32, String, String), status: i32, lines: &[&str]) {
+pub fn assert_lines(output: &(i32, String, String), status: i32, lines: &[&str]) {
     let (code, text, errors) = output;
     assert_eq!(*code, status, "{text}{errors}");
     for line in lines {

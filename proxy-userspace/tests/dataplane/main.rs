@@ -4,6 +4,7 @@
 mod attach;
 mod capability;
 mod explain;
+mod explain_ports;
 mod flows;
 mod metrics;
 mod migrate;

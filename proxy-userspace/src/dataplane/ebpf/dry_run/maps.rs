@@ -5,7 +5,7 @@ use std::path::Path;
 use aya::Ebpf;
 use aya::maps::{Map, MapInfo};
 use proxy_common::affinity::AffinityKey;
-use proxy_common::config::PORT_GROUP;
+use proxy_common::config::{PORT_GROUP, global};
 use proxy_common::flow::FlowKey;
 use proxy_common::icmp::{KINDS, SourcePrefix};
 use proxy_common::verdict::{Program, Reason};
@@ -14,6 +14,7 @@ use super::concern::{Concern, Keys};
 use crate::dataplane::ebpf::error::OpenError;
 use crate::dataplane::ebpf::layout::Layout;
 use crate::dataplane::ebpf::map;
+use crate::dataplane::ebpf::node_programs::NodeConstants;
 use crate::dataplane::ebpf::raw_map::{RawMap, bytes_of};
 
 /// The maps that the programs of uplinks and pods only read: the node's own. All others are private, also one that is
@@ -37,15 +38,25 @@ pub const SHARED: [&str; 16] = [
     "VIPS",
 ];
 
-/// Entries of a private table of connections: those towards one backend fit, one for each port of a usual range.
+/// The least number of entries of a private table of connections.
 const CONNECTIONS: u32 = 1 << 14;
+
+/// Returns the number of entries of a private table of connections.
+///
+/// A frame concerns a reply key for each port of `--snat-ports`, and a few others. An LRU map evicts before it is full:
+/// each CPU keeps 128 free entries for itself. A lost entry would make a port look free.
+fn connections(snat_ports: u32) -> u32 {
+    snat_ports.saturating_mul(2).max(CONNECTIONS).checked_next_power_of_two().unwrap_or(CONNECTIONS)
+}
 
 /// Returns the size of a private map; `None` for that in the object.
 ///
 /// An array whose lack of an entry would change the verdict has the node's size. Figures may be lost.
-pub fn private_size(name: &str, pin: &Path) -> Option<u32> {
+pub fn private_size(name: &str, pin: &Path, constants: &NodeConstants) -> Option<u32> {
     match name {
-        "FLOWS4" | "FLOWS6" | "FLOWS_NEW4" | "FLOWS_NEW6" => Some(CONNECTIONS),
+        "FLOWS4" | "FLOWS6" | "FLOWS_NEW4" | "FLOWS_NEW6" => {
+            Some(connections(constants.word(global::SNAT_PORT_COUNT)))
+        }
         "WAYS" | "NARROWED" | "HOPS4" | "HOPS6" => MapInfo::from_pin(pin).ok().map(|info| info.max_entries()),
         "BACKEND_CONNECTIONS4"
         | "BACKEND_CONNECTIONS6"
@@ -249,5 +260,15 @@ mod tests {
         for written in [NAMES4, NAMES6].as_flattened() {
             assert!(!SHARED.contains(written), "programs write {written}");
         }
+    }
+
+    #[test]
+    fn every_port_for_snat_has_room_twice() {
+        let size = |ports: u32| {
+            let constants = NodeConstants::of([(global::SNAT_PORT_COUNT, vec![ports])]);
+            private_size("FLOWS4", Path::new("/nonexistent"), &constants).unwrap()
+        };
+        assert_eq!((size(0), size(4536)), (1 << 14, 1 << 14));
+        assert_eq!((size(8193), size(20_000), size(64_512)), (1 << 15, 1 << 16, 1 << 17));
     }
 }

@@ -182,7 +182,7 @@ fn load(layout: &Layout, constants: &NodeConstants, program: Program) -> Result<
         let pin = layout.maps().join(name);
         if SHARED.contains(&name) {
             loader.map_pin_path(name, pin);
-        } else if let Some(size) = private_size(name, &pin) {
+        } else if let Some(size) = private_size(name, &pin, constants) {
             loader.map_max_entries(name, size);
         }
     }
