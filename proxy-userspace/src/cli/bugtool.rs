@@ -15,11 +15,14 @@ use super::error::CliError;
 use super::output::write_out;
 use super::place::Place;
 
-/// The outputs of Millrace: file and arguments.
-pub const COMMANDS: [(&str, &[&str]); 10] = [
+/// The outputs of Millrace: file and arguments. A command ends by itself, and soon: `kubectl millrace bugtool` waits
+/// for each on all nodes. Left out are those that change the node or take an argument.
+pub const COMMANDS: [(&str, &[&str]); 15] = [
     ("version.json", &["version", "-o", "json"]),
     ("status.txt", &["status"]),
     ("status.json", &["status", "-o", "json"]),
+    ("ready.txt", &["ready"]),
+    ("check.json", &["check", "--timeout", "3s", "-o", "json"]),
     ("services.json", &["services", "-o", "json"]),
     ("backends.json", &["backends", "-o", "json"]),
     ("flows.json", &["flows", "--limit", "10000", "-o", "json"]),
@@ -27,6 +30,12 @@ pub const COMMANDS: [(&str, &[&str]); 10] = [
     ("counters.json", &["counters", "--all", "-o", "json"]),
     ("maps.json", &["maps", "-o", "json"]),
     ("programs.json", &["programs", "-o", "json"]),
+    ("top.json", &["top", "--once", "--delay", "1s", "--rows", "1000", "-o", "json"]),
+    (
+        "top-backends.json",
+        &["top", "--view", "backends", "--once", "--delay", "1s", "--rows", "1000", "-o", "json"],
+    ),
+    ("monitor.jsonl", &["monitor", "--last", "10000", "-o", "jsonl"]),
 ];
 
 /// The outputs of the node: file and command. A program that is missing is named in its file.
@@ -68,11 +77,15 @@ pub fn run(args: &BugtoolArgs) -> Result<(), CliError> {
     for (name, words) in COMMANDS {
         let mut command = Command::new(&program);
         command.args(words).arg("--bpffs-path").arg(&args.place.bpffs_path);
-        archive.add(name, &output(&mut command))?;
+        for (name, text) in outputs(name, &mut command) {
+            archive.add(&name, &text)?;
+        }
     }
     for (name, words) in OF_NODE {
         if let [program, words @ ..] = words {
-            archive.add(name, &output(Command::new(program).args(words)))?;
+            for (name, text) in outputs(name, Command::new(program).args(words)) {
+                archive.add(&name, &text)?;
+            }
         }
     }
     let settings = SETTINGS.map(|name| {
@@ -83,15 +96,18 @@ pub fn run(args: &BugtoolArgs) -> Result<(), CliError> {
     Ok(write_out(&format!("{}\n", archive.finish()?))?)
 }
 
-/// Returns both outputs of a command, or why it can't be run.
-fn output(command: &mut Command) -> String {
-    let name = command.get_program().to_string_lossy().into_owned();
-    match command.output() {
-        Ok(output) => {
-            [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat()
-        }
-        Err(error) => format!("{name}: {error}\n"),
+/// Returns the files of a command: its output, or why there is none. What it says beside an output has a file of its own,
+/// so that JSON stays JSON. The status does not matter: `check` ends with 4 if it found something.
+fn outputs(name: &str, command: &mut Command) -> Vec<(String, String)> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let [output, errors] = match command.output() {
+        Ok(output) => [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()),
+        Err(error) => [String::new(), format!("{program}: {error}\n")],
+    };
+    if output.is_empty() || errors.is_empty() {
+        return vec![(name.to_owned(), output + &errors)];
     }
+    vec![(name.to_owned(), output), (format!("{name}.errors"), errors)]
 }
 
 /// Returns the name of an archive of now, in the current folder.
@@ -178,8 +194,36 @@ mod tests {
     }
 
     #[test]
+    fn the_archive_has_every_command_that_only_reads_and_help_names_them() {
+        const OTHERS: [&str; 8] =
+            ["agent", "explain", "bugtool", "cleanup", "completion", "man", "echo", "probe"];
+        let command = command();
+        let bugtool = command.find_subcommand("bugtool").unwrap();
+        let help = bugtool.get_long_about().unwrap().to_string();
+        let is_named = |name: &str| help.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| word == name);
+        for name in command.get_subcommands().map(clap::Command::get_name) {
+            let is_inside = COMMANDS.iter().any(|(_, words)| words[0] == name);
+            assert_eq!(is_inside, !OTHERS.contains(&name), "{name}");
+            assert!(!is_inside || is_named(name), "{name}");
+        }
+        for (_, words) in OF_NODE {
+            assert!(is_named(words[0]), "{words:?}");
+        }
+    }
+
+    #[test]
     fn a_program_that_is_missing_is_named() {
-        let text = output(&mut Command::new("/nonexistent/nft"));
-        assert!(text.starts_with("/nonexistent/nft: "), "{text}");
+        let files = outputs("node/nftables.txt", &mut Command::new("/nonexistent/nft"));
+        let [(name, text)] = &files[..] else { panic!("{files:?}") };
+        assert!(name == "node/nftables.txt" && text.starts_with("/nonexistent/nft: "), "{files:?}");
+    }
+
+    #[test]
+    fn a_command_that_found_something_keeps_its_output_whole() {
+        let mut found = Command::new("sh");
+        found.args(["-c", "echo '{}'; echo 'millrace: not all is well: uplinks' >&2; exit 4"]);
+        let files = [("check.json", "{}\n"), ("check.json.errors", "millrace: not all is well: uplinks\n")];
+        let files = files.map(|(name, text)| (name.to_owned(), text.to_owned()));
+        assert_eq!(outputs("check.json", &mut found), files);
     }
 }

@@ -96,7 +96,12 @@ enum Command {
     /// The settings are those of the agent that runs here. Every flag of `millrace agent` is taken, too, and with one
     /// of them the flags alone count.
     Check(Box<check::CheckArgs>),
-    /// Write the output of all commands, and of the node's own tools, into an archive
+    /// Write what the commands and the node's own tools show into an archive for a report
+    ///
+    /// Millrace's commands: version, status, ready, check, services, backends, flows (the first 10000 entries), ways,
+    /// counters, maps, programs, top (Services and endpoints, for one second) and monitor (the last 10000 events). The
+    /// node's: uname, ip, nft, bpftool, and the sysctls that packets depend on. It has addresses of clients and names of
+    /// Services, and neither secrets nor the content of packets.
     Bugtool(bugtool::BugtoolArgs),
     /// Detach and remove everything of Millrace from this node; refused while an agent runs
     Cleanup(cleanup::CleanupArgs),
