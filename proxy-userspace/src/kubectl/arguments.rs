@@ -17,8 +17,8 @@ const ROWS: [&str; 3] = ["check", "monitor", "top"];
 
 /// Millrace on all nodes of a cluster: any command of `millrace` that shows something, and those below.
 ///
-/// `kubectl millrace status`, `services`, `backends`, `flows`, `top`, `ways`, `counters`, `maps`, `programs` and `version`
-/// run on each node, and take the flags that `millrace` has for them.
+/// `kubectl millrace status`, `services`, `backends`, `flows`, `top`, `monitor --last`, `check`, `ways`, `counters`, `maps`,
+/// `programs` and `version` run on each node, and take the flags that `millrace` has for them.
 #[derive(Debug, Parser)]
 #[command(name = "kubectl millrace", version, arg_required_else_help = true)]
 pub struct Cli {
@@ -272,7 +272,7 @@ mod tests {
             "status --wait Ready --timeout 5m -o json",
             "--timeout is the node's"
         );
-        assert_eq!((target.timeout, target.selector.as_str()), (Duration::from_secs(360), "app=proxy"));
+        assert_eq!((target.timeout, target.selector.as_str()), (Duration::from_mins(6), "app=proxy"));
         for (line, sent, format) in [
             ("flows -oyaml", "flows -o json", Format::Yaml),
             ("flows --output=jsonl --count-by client", "flows --count-by client -o json", Format::JsonLines),

@@ -62,7 +62,7 @@ mod tests {
         };
         let path = Some(Path::new("/nonexistent/a.tar.gz"));
         let agents = [agent];
-        let asked = run(&client, &agents, Duration::from_secs(600), path);
+        let asked = run(&client, &agents, Duration::from_mins(10), path);
         let error = tokio::time::timeout(Duration::from_secs(20), asked).await.unwrap().unwrap_err();
         assert!(error.to_string().starts_with("/nonexistent/a.tar.gz: No such file"), "{error}");
     }

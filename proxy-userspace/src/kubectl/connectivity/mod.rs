@@ -85,7 +85,7 @@ pub async fn run(
     until_interrupted(place.make_room()).await?;
     // Not interrupted: nobody would know whether it is there.
     place.make_namespace().await?;
-    let verdicts = until_interrupted(verdicts(&place, agents, &tests, args)).await;
+    let verdicts = until_interrupted(Box::pin(verdicts(&place, agents, &tests, args))).await;
     let delete = format!("`kubectl delete namespace {}` removes it", args.namespace);
     if args.keep {
         // If this fails, the next test waits for a while or asks for another name.
