@@ -96,8 +96,11 @@ impl Reading {
     }
 }
 
+/// A table of flow entries.
+type Entries<A> = Table<FlowKey<A>, Flow<A>>;
+
 /// Returns both tables with their names.
-const fn tables<A: Address>(maps: &FamilyMaps<A>) -> [(&'static str, &Table<FlowKey<A>, Flow<A>>); 2] {
+const fn tables<A: Address>(maps: &FamilyMaps<A>) -> [(&'static str, &Entries<A>); 2] {
     [("established", &maps.flows), ("new", &maps.flows_new)]
 }
 
