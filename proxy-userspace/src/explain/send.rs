@@ -110,7 +110,15 @@ impl<A: Address, T: Tables<A>> Walker<'_, A, T> {
         let from = match (source, own) {
             (Some((address, port)), _) => at(address, port),
             (None, Some(own)) => {
-                self.snat_port(packet, to, own)?.map_or_else(|| own.to_ip().to_string(), |port| at(own, port))
+                let port = self.snat_port(packet, to, own).map_err(|end| match end {
+                    // The route may be gone, or have another source, whose ports are free.
+                    End::Verdict(end) if !is_fresh => {
+                        let or = verdict.or.iter().copied().chain([verdict.reason]).collect();
+                        End::Verdict(Verdict { or, ..end })
+                    }
+                    end => end,
+                });
+                port?.map_or_else(|| own.to_ip().to_string(), |port| at(own, port))
             }
             (None, None) => "an address that the route prefers".to_owned(),
         };

@@ -25,38 +25,46 @@ const fn address(address: [u8; 4]) -> Addr4 {
     Addr4([u32::from_ne_bytes(address)])
 }
 
-/// Makes a connection of each port to the backend, and a hop there, so that no route is asked.
-fn take_ports(scratch: &Scratch) -> Result<()> {
-    let now = u32::try_from(clock_gettime(ClockId::CLOCK_MONOTONIC)?.tv_sec())?;
-    let (own, backend) = (address([172, 16, 0, 1]), address([10, 0, 1, 2]));
+const OWN: Addr4 = address([172, 16, 0, 1]);
+const BACKEND: Addr4 = address([10, 0, 1, 2]);
+
+fn now() -> Result<u32> {
+    Ok(u32::try_from(clock_gettime(ClockId::CLOCK_MONOTONIC)?.tv_sec())?)
+}
+
+/// Writes the hop to the backend, for which the kernel was asked at a second. There is no route.
+fn set_hop(scratch: &Scratch, asked: u32) -> Result<u32> {
     let views = PinnedMaps::open(&scratch.path)?.backends()?;
     let view = views.iter().find(|view| view.address.to_string() == "10.0.1.2:8080").context("a backend")?;
-    let pin = |name: &str| MapData::from_pin(scratch.root().join("maps").join(name));
-    let mut hops: Array<_, Hop<Addr4>> = Map::from_map_data(pin("HOPS4")?)?.try_into()?;
+    let pin = MapData::from_pin(scratch.root().join("maps/HOPS4"))?;
+    let mut hops: Array<_, Hop<Addr4>> = Map::from_map_data(pin)?.try_into()?;
     let device = nix::net::if_::if_nametoindex("eth0")?;
     let reference = BackendRef::new(view.id, view.generation).0;
-    // The programs ask for a route after a second, and there is none. A time ahead of theirs counts as now.
-    let asked = now + 3600;
-    let hop = Hop { source: own, backend: reference, asked, device, mtu: 1500, ..Hop::default() };
+    let hop = Hop { source: OWN, backend: reference, asked, device, mtu: 1500, ..Hop::default() };
     hops.set(view.id, hop, 0)?;
-    let mut flows: HashMap<_, FlowKey<Addr4>, Flow<Addr4>> =
-        Map::from_map_data(pin("FLOWS4")?)?.try_into()?;
+    Ok(reference)
+}
+
+/// Makes a connection of each port to the backend.
+fn take_ports(scratch: &Scratch, reference: u32) -> Result<()> {
+    let pin = MapData::from_pin(scratch.root().join("maps/FLOWS4"))?;
+    let mut flows: HashMap<_, FlowKey<Addr4>, Flow<Addr4>> = Map::from_map_data(pin)?.try_into()?;
     let flow = Flow {
         source: address([192, 0, 2, 1]),
         source_port: 80_u16.to_be(),
         destination: address([198, 51, 100, 9]),
         destination_port: 40000_u16.to_be(),
         backend: reference,
-        last_seen: now,
+        last_seen: now()?,
         state: FLOW_ESTABLISHED,
         flags: FLOW_REPLY,
         ..Flow::default()
     };
     for port in PORTS {
         let reply = FlowKey {
-            source: backend,
+            source: BACKEND,
             source_port: 8080_u16.to_be(),
-            destination: own,
+            destination: OWN,
             destination_port: port.to_be(),
             protocol: 6,
             ..FlowKey::default()
@@ -79,7 +87,9 @@ fn a_wide_range_without_a_port_is_judged_alike_by_walk_and_programs() -> Result<
         let state = desired([(key("far"), far)]);
         assert!(dataplane.sync(&state, &all(&state)).is_complete());
         assert!(dataplane.set_topology(&topology(&[Hook::TcIngress])).is_complete());
-        take_ports(&scratch)?;
+        // A time ahead of the programs' counts as now, so no route is asked.
+        let reference = set_hop(&scratch, now()? + 3600)?;
+        take_ports(&scratch, reference)?;
         assert_lines(
             &explain(&scratch, "198.51.100.7:40000 192.0.2.1:80"),
             0,
@@ -88,6 +98,11 @@ fn a_wide_range_without_a_port_is_judged_alike_by_walk_and_programs() -> Result<
                 "checked     programs agree (tc_ingress)",
             ],
         );
+        // Now the programs ask for the route, and the walk does not.
+        set_hop(&scratch, 0)?;
+        let (status, text, errors) = explain(&scratch, "198.51.100.7:40000 192.0.2.1:80");
+        assert_eq!((status, errors.as_str()), (0, ""), "{text}");
+        assert!(text.contains("no_way"), "{text}");
         Ok(())
     })
 }
