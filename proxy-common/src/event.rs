@@ -67,12 +67,12 @@ shared! {
         pub lost: u64,
         /// The second that `used` belongs to.
         pub second: u32,
-        /// Events recorded in that second.
+        /// Events recorded in that second, because somebody watches.
         pub used: u32,
         /// The Service of this CPU's packet, if it is to be dropped; 0 before it is known.
         pub service: u32,
-        /// Zero.
-        pub reserved: u32,
+        /// Drops recorded in that second, because nobody watches them.
+        pub usual: u32,
     }
 
     /// Value of MONITOR, the only one: what a watching command wants recorded. Without one, the programs record

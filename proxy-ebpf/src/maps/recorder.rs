@@ -111,16 +111,21 @@ fn begin(recording: &'static mut Recording, kind: EventKind, reason: u32, servic
         return None;
     }
     if recording.second != now {
-        (recording.second, recording.used) = (now, 0);
+        (recording.second, recording.used, recording.usual) = (now, 0, 0);
     }
-    if recording.used >= if is_wanted { wanted.rate } else { Monitor::USUAL.rate } {
+    let (used, rate) = if is_wanted {
+        (&mut recording.used, wanted.rate)
+    } else {
+        (&mut recording.usual, Monitor::USUAL.rate)
+    };
+    if *used >= rate {
         // A watching command is not told of what it did not want.
         if is_wanted || !is_watched {
             recording.lost = recording.lost.wrapping_add(1);
         }
         return None;
     }
-    recording.used += 1;
+    *used += 1;
     recording.sequence = recording.sequence.wrapping_add(1);
     let sequence = recording.sequence;
     // SAFETY: no arguments, no preconditions.

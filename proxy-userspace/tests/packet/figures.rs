@@ -245,10 +245,13 @@ fn what_is_watched_is_recorded_at_its_rate_and_other_drops_at_the_usual_one(case
     let other = Monitor { services: services_bit(service + 1), ..all };
     for unwanted in [opened, reason, other] {
         bed.set::<Monitor>("MONITOR", 0, watched(unwanted));
-        // What is recorded of this second counts for its rate.
-        std::thread::sleep(std::time::Duration::from_millis(1100));
         let (recorded, lost) = dropped(case, &bed, FRAMES);
         assert!((u64::from(USUAL_RATE)..FRAMES).contains(&recorded), "{recorded}: {unwanted:?}");
         assert_eq!(lost, 0, "nobody who watches misses them: {unwanted:?}");
+        // Neither uses up the rate of the other.
+        bed.set::<Monitor>("MONITOR", 0, watched(wanted));
+        assert_eq!(dropped(case, &bed, FRAMES), (FRAMES, 0));
+        // The usual ones of this second are used up.
+        std::thread::sleep(std::time::Duration::from_millis(1100));
     }
 }

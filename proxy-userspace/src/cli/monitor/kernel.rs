@@ -68,8 +68,11 @@ impl Kernel {
 /// Whether the kernel frees the packet for an XDP program: in the generic hook, or on a veth. Other drivers have no
 /// packet of the kernel's yet.
 fn is_by_xdp(drop: &KernelDropView) -> bool {
-    drop.reason == "XDP"
-        || ["veth_xdp_rcv", "do_xdp_generic"].iter().any(|name| drop.function.starts_with(name))
+    // This reason has what the kernel could not redirect.
+    const NOT_REDIRECTED: &str = "XDP";
+    let is_in = |names: &[&str]| names.iter().any(|name| drop.function.starts_with(name));
+    is_in(&["do_xdp_generic", "netif_receive_generic_xdp"]) && drop.reason != NOT_REDIRECTED
+        || is_in(&["veth_xdp_rcv"])
 }
 
 fn devices_of_xdp(maps: &PinnedMaps) -> Result<BTreeSet<u32>, CliError> {

@@ -5,7 +5,7 @@ mod kernel;
 mod pcapng;
 mod row;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -111,7 +111,7 @@ pub fn run(args: &MonitorArgs) -> Result<(), CliError> {
         let now = monotonic_seconds();
         if renewed != now {
             if now.is_multiple_of(LABELS_HOLD) && watch.wanted.is_some() {
-                watch.labels = maps.service_labels()?;
+                watch.renew_labels(&maps)?;
             }
             watch.want(now)?;
             renewed = now;
@@ -164,7 +164,9 @@ struct Watch<'a> {
     args: &'a MonitorArgs,
     recorder: Recorder,
     /// The Service ports that are meant; none for all.
-    wanted: Option<Vec<String>>,
+    wanted: Option<HashSet<String>>,
+    /// The bits of their ids in a wish; 0 for all.
+    services: u32,
     labels: BTreeMap<u32, String>,
     kernel: Option<Kernel>,
     clock: Clock,
@@ -182,24 +184,38 @@ impl<'a> Watch<'a> {
             let ports = args.select.choose(ServicePort::join(maps.services()?), is_known)?;
             Some(ports.iter().map(ServicePort::label).collect())
         };
-        Ok(Self {
+        let mut watch = Self {
             args,
             recorder: Recorder::open(maps, args.last.is_some())?,
             wanted,
+            services: 0,
             labels: maps.service_labels()?,
             kernel: args.kernel.then(|| Kernel::start(maps, args.rate)).transpose()?,
             clock: Clock::now(),
             has_header: false,
             stream: pcapng::Stream::default(),
-        })
+        };
+        watch.choose_services();
+        Ok(watch)
     }
 
     /// Has the programs record what is meant.
     fn want(&mut self, now: u32) -> Result<(), CliError> {
+        Ok(self.recorder.want(Monitor { services: self.services, ..self.args.wish(now) }, now)?)
+    }
+
+    fn renew_labels(&mut self, maps: &PinnedMaps) -> Result<(), CliError> {
+        self.labels = maps.service_labels()?;
+        self.choose_services();
+        Ok(())
+    }
+
+    /// Looks for the ids of the Services that are meant. Those of one that is gone for now stay.
+    fn choose_services(&mut self) {
         // An address need not be one of a Service.
         let named = self.wanted.as_ref().filter(|_| self.args.select.has_names_alone());
-        let services = named.map_or(0, |wanted| bits_of(&self.labels, wanted));
-        Ok(self.recorder.want(Monitor { services, ..self.args.wish(now) }, now)?)
+        let bits = named.map_or(0, |wanted| bits_of(&self.labels, wanted));
+        self.services = if bits == 0 { self.services } else { bits };
     }
 
     /// Shows the last events of the past.
@@ -224,7 +240,7 @@ impl<'a> Watch<'a> {
         let recorded = self.recorder.read()?;
         if recorded.events.iter().any(|event| event.service != 0 && !self.labels.contains_key(&event.service))
         {
-            self.labels = maps.service_labels()?;
+            self.renew_labels(maps)?;
         }
         let row = |event| {
             EventRow::of(event, &self.labels, &self.clock, |reference, is_v6| {
@@ -254,7 +270,7 @@ impl<'a> Watch<'a> {
             && args.client.is_none_or(|net| row.client.is_some_and(|client| net.contains(&client.ip())))
             && self.wanted.as_ref().is_none_or(|labels| {
                 let places = [row.client, row.frontend, row.backend];
-                row.service.split(',').any(|service| labels.iter().any(|label| label == service))
+                row.service.split(',').any(|service| labels.contains(service))
                     || places.into_iter().flatten().any(|place| args.select.is_at(place, &row.protocol))
             })
     }
@@ -284,8 +300,8 @@ impl<'a> Watch<'a> {
 }
 
 /// Returns the bits of the Services with these labels; 0 if there is none, which stands for all.
-fn bits_of(labels: &BTreeMap<u32, String>, wanted: &[String]) -> u32 {
-    let ids = labels.iter().filter(|(_, label)| wanted.contains(label)).map(|(id, _)| *id);
+fn bits_of(labels: &BTreeMap<u32, String>, wanted: &HashSet<String>) -> u32 {
+    let ids = labels.iter().filter(|(_, label)| wanted.contains(*label)).map(|(id, _)| *id);
     ids.map(services_bit).fold(0, |one, other| one | other)
 }
 
@@ -333,5 +349,15 @@ mod tests {
             text.starts_with("\"served_local\" is not accepted; takes no_endpoint, no_local_endpoint"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn services_are_wanted_by_the_bits_of_their_ids() {
+        let labels = [(3, "a/web:http"), (35, "a/db"), (4, "a/web:https")];
+        let labels = labels.map(|(id, label)| (id, label.to_owned())).into();
+        let bits = |wanted: &[&str]| bits_of(&labels, &wanted.iter().map(|one| (*one).to_owned()).collect());
+        assert_eq!(bits(&["a/web:http", "a/web:https"]), 1 << 3 | 1 << 4);
+        assert_eq!(bits(&["a/db"]), 1 << 3, "it shares the bit of id 3");
+        assert_eq!(bits(&["b/gone"]), 0);
     }
 }

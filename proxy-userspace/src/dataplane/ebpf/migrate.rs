@@ -1,11 +1,11 @@
 //! The agent takes over from an agent with another map layout while the programs of that agent
 //! serve.
 //!
-//! Layouts 2 to 7 only added maps, and gave a meaning to bytes that were zero. So the maps of
+//! Layouts 2 to 8 only added maps, and gave a meaning to bytes that were zero. So the maps of
 //! earlier ones stay in use, with flows and ids. Layout 4 has room for more reasons, so COUNTERS is
 //! too small and starts anew. Layout 5 has ADDRESS_FILTER in the place of VIP_FILTER. Layout
 //! 6 adds FRONTEND_INDEX, which is filled anew. Layout 7 adds the figures of Services and endpoints, and the
-//! recorder of events.
+//! recorder of events. In layout 8 the wish of `millrace monitor` names Services by bits, and lasts three seconds.
 //!
 //! The maps of any other layout stay untouched until ours are filled. Then each of its links gets
 //! our program in one step, and the rest is removed.
@@ -25,7 +25,7 @@ use super::settings::Sizes;
 use super::sys;
 
 /// The layouts with maps that this layout continues to use, the latest first.
-const FORMER: [u32; 6] = [6, 5, 4, 3, 2, 1];
+const FORMER: [u32; 7] = [7, 6, 5, 4, 3, 2, 1];
 /// Maps with another shape in layout 4. They may start anew, because they only limit ICMP messages
 /// of the last moments.
 const ANEW: [&str; 2] = ["ICMP_SOURCES", "ICMP_TOTAL"];

@@ -30,6 +30,8 @@ pub struct Recorder {
     monitor: Array<MapData, Monitor>,
     /// The last event that was read of each CPU, and what it had left out then.
     seen: Vec<(u64, u64)>,
+    /// What this reader wrote last.
+    wanted: Option<Monitor>,
 }
 
 impl std::fmt::Debug for Recorder {
@@ -51,6 +53,7 @@ impl Recorder {
             recording: PerCpuArray::try_from(open(&directory, "RECORDING")?).map_err(failed("RECORDING"))?,
             monitor: Array::try_from(open(&directory, "MONITOR")?).map_err(failed("MONITOR"))?,
             seen: Vec::new(),
+            wanted: None,
         };
         let now = recorder.recording.get(&0, 0).map_err(ReadError::Counter)?;
         let first = |recording: &Recording| if history { 0 } else { recording.sequence };
@@ -61,7 +64,10 @@ impl Recorder {
     /// Has events recorded until the end of the wanted setting. Other readers that watch get theirs as well.
     pub fn want(&mut self, wanted: Monitor, now: u32) -> Result<(), ReadError> {
         let others = self.monitor.get(&0, 0).map_err(ReadError::Counter)?;
-        let wanted = if others.until >= now { join(others, wanted) } else { wanted };
+        // What is there may be of this reader alone. Else others would get what has ended for as long as it watches.
+        let has_others = others.until >= now && self.wanted != Some(others);
+        let wanted = if has_others { join(others, wanted) } else { wanted };
+        self.wanted = Some(wanted);
         self.monitor.set(0, wanted, 0).map_err(ReadError::Counter)
     }
 
