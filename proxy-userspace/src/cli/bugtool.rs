@@ -1,7 +1,7 @@
 //! `millrace bugtool`: what this node shows, in an archive for a report.
 
 use std::env;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -77,15 +77,13 @@ pub fn run(args: &BugtoolArgs) -> Result<(), CliError> {
     for (name, words) in COMMANDS {
         let mut command = Command::new(&program);
         command.args(words).arg("--bpffs-path").arg(&args.place.bpffs_path);
-        for (name, text) in outputs(name, &mut command) {
-            archive.add(&name, &text)?;
-        }
+        let [output, errors] = outputs(&mut command);
+        archive.add_output(name, output, &errors)?;
     }
     for (name, words) in OF_NODE {
         if let [program, words @ ..] = words {
-            for (name, text) in outputs(name, Command::new(program).args(words)) {
-                archive.add(&name, &text)?;
-            }
+            let [output, errors] = outputs(Command::new(program).args(words));
+            archive.add_output(name, output, &errors)?;
         }
     }
     let settings = SETTINGS.map(|name| {
@@ -96,18 +94,14 @@ pub fn run(args: &BugtoolArgs) -> Result<(), CliError> {
     Ok(write_out(&format!("{}\n", archive.finish()?))?)
 }
 
-/// Returns the files of a command: its output, or why there is none. What it says beside an output has a file of its own,
-/// so that JSON stays JSON. The status does not matter: `check` ends with 4 if it found something.
-fn outputs(name: &str, command: &mut Command) -> Vec<(String, String)> {
+/// Returns both outputs of a command, or why it can't be run. The status does not matter: `check` ends with 4 if it
+/// found something.
+fn outputs(command: &mut Command) -> [String; 2] {
     let program = command.get_program().to_string_lossy().into_owned();
-    let [output, errors] = match command.output() {
+    match command.output() {
         Ok(output) => [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()),
         Err(error) => [String::new(), format!("{program}: {error}\n")],
-    };
-    if output.is_empty() || errors.is_empty() {
-        return vec![(name.to_owned(), output + &errors)];
     }
-    vec![(name.to_owned(), output), (format!("{name}.errors"), errors)]
 }
 
 /// Returns the name of an archive of now, in the current folder.
@@ -116,9 +110,11 @@ pub fn default_path() -> PathBuf {
     format!("millrace-bugtool-{time}.tar.gz").into()
 }
 
-/// An archive that is being written: its files are in a folder of its name.
+/// An archive that is being written: its files are in a folder of its name. Until it is whole, its own name ends in
+/// `.partial`.
 pub struct Archive {
     path: PathBuf,
+    partial: PathBuf,
     builder: tar::Builder<GzEncoder<File>>,
     /// The time of all files.
     time: u64,
@@ -128,10 +124,14 @@ pub struct Archive {
 impl Archive {
     /// Opens the archive, so that a path that can't be written is told before anything is asked.
     pub fn create(path: PathBuf) -> io::Result<Self> {
-        let file = File::create(&path)
+        let mut partial = path.clone().into_os_string();
+        partial.push(".partial");
+        let partial = PathBuf::from(partial);
+        let file = File::create(&partial)
             .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
         let builder = tar::Builder::new(GzEncoder::new(file, Compression::default()));
-        Ok(Self { path, builder, time: u64::try_from(Timestamp::now().as_second()).unwrap_or(0), count: 0 })
+        let time = u64::try_from(Timestamp::now().as_second()).unwrap_or(0);
+        Ok(Self { path, partial, builder, time, count: 0 })
     }
 
     /// Adds a file.
@@ -144,9 +144,20 @@ impl Archive {
         self.builder.append_data(&mut header, Path::new("millrace-bugtool").join(name), text.as_bytes())
     }
 
+    /// Adds the output of a command, or why there is none. What it says beside an output has a file of its own, so
+    /// that JSON stays JSON.
+    pub fn add_output(&mut self, name: &str, output: String, errors: &str) -> io::Result<()> {
+        if output.is_empty() || errors.is_empty() {
+            return self.add(name, &(output + errors));
+        }
+        self.add(name, &output)?;
+        self.add(&format!("{name}.errors"), errors)
+    }
+
     /// Ends the archive. Returns its path and the number of its files.
     pub fn finish(self) -> io::Result<String> {
         self.builder.into_inner()?.finish()?.flush()?;
+        fs::rename(&self.partial, &self.path)?;
         Ok(format!("{}: {} files", self.path.display(), self.count))
     }
 }
@@ -166,7 +177,10 @@ mod tests {
         let mut written = Archive::create(path.clone()).unwrap();
         written.add("node-a/status.txt", "Ready\n").unwrap();
         written.add("b", "").unwrap();
-        assert_eq!(written.finish().unwrap(), format!("{}: 2 files", path.display()));
+        written.add_output("c.json", "{}".to_owned(), "millrace: 1 failed\n").unwrap();
+        written.add_output("d.txt", String::new(), "nft: not found\n").unwrap();
+        assert!(!path.exists(), "it is not whole");
+        assert_eq!(written.finish().unwrap(), format!("{}: 5 files", path.display()));
         let mut archive = tar::Archive::new(GzDecoder::new(File::open(&path).unwrap()));
         let mut files = Vec::new();
         for entry in archive.entries().unwrap() {
@@ -175,8 +189,15 @@ mod tests {
             files.push((entry.path().unwrap().display().to_string(), text));
         }
         std::fs::remove_file(path).unwrap();
-        let expected = [("millrace-bugtool/node-a/status.txt", "Ready\n"), ("millrace-bugtool/b", "")];
-        assert_eq!(files, expected.map(|(name, text)| (name.to_owned(), text.to_owned())));
+        let expected = [
+            ("node-a/status.txt", "Ready\n"),
+            ("b", ""),
+            ("c.json", "{}"),
+            ("c.json.errors", "millrace: 1 failed\n"),
+            ("d.txt", "nft: not found\n"),
+        ];
+        let expected = expected.map(|(name, text)| (format!("millrace-bugtool/{name}"), text.to_owned()));
+        assert_eq!(files, expected);
     }
 
     #[test]
@@ -213,17 +234,14 @@ mod tests {
 
     #[test]
     fn a_program_that_is_missing_is_named() {
-        let files = outputs("node/nftables.txt", &mut Command::new("/nonexistent/nft"));
-        let [(name, text)] = &files[..] else { panic!("{files:?}") };
-        assert!(name == "node/nftables.txt" && text.starts_with("/nonexistent/nft: "), "{files:?}");
+        let [output, errors] = outputs(&mut Command::new("/nonexistent/nft"));
+        assert!(output.is_empty() && errors.starts_with("/nonexistent/nft: "), "{output} {errors}");
     }
 
     #[test]
     fn a_command_that_found_something_keeps_its_output_whole() {
         let mut found = Command::new("sh");
         found.args(["-c", "echo '{}'; echo 'millrace: not all is well: uplinks' >&2; exit 4"]);
-        let files = [("check.json", "{}\n"), ("check.json.errors", "millrace: not all is well: uplinks\n")];
-        let files = files.map(|(name, text)| (name.to_owned(), text.to_owned()));
-        assert_eq!(outputs("check.json", &mut found), files);
+        assert_eq!(outputs(&mut found), ["{}\n", "millrace: not all is well: uplinks\n"]);
     }
 }

@@ -27,7 +27,7 @@ pub async fn run(
         let mut answers = pin!(agents::answers(client, agents, &words, longest));
         while let Some(answer) = answers.next().await {
             silent += usize::from(answer.status.is_none());
-            archive.add(&format!("{}/{name}", answer.node), &(answer.output + &answer.errors))?;
+            archive.add_output(&format!("{}/{name}", answer.node), answer.output, &answer.errors)?;
         }
     }
     for agent in agents {
