@@ -189,7 +189,7 @@ impl State {
     /// Returns the table, with as many rows as fit.
     fn text(&self) -> Result<String, CliError> {
         let Some(before) = &self.before else { return Ok(MEASURING.to_owned()) };
-        let (columns, lines) = size().unwrap_or((u16::MAX, u16::MAX));
+        let (columns, lines) = extent(size().ok());
         let fitting = lines.saturating_sub(LINES_ABOVE + LINES_BELOW).max(1);
         let args = TopArgs { rows: self.args.rows.min(fitting), once: true, ..self.args.clone() };
         let text = args.text(&Interval::between(before, &self.now))?;
@@ -199,8 +199,8 @@ impl State {
     /// Returns the last line, which must not wrap.
     fn last_line(&self) -> String {
         let line = self.complaint.clone().unwrap_or_else(|| self.keys());
-        let width = size().map_or(usize::MAX, |(columns, _)| columns.into());
-        line.chars().take(width).collect()
+        let (width, _) = extent(size().ok());
+        line.chars().take(width.into()).collect()
     }
 
     /// Returns the line about the keys.
@@ -227,6 +227,11 @@ impl State {
         let next = if to_right { place + 1 } else { place + columns.len() - 1 };
         self.args.by = columns.get(next % columns.len()).map(|key| (*key).to_owned());
     }
+}
+
+/// Returns the columns and lines of a terminal. A serial console says that it has none.
+fn extent(size: Option<(u16, u16)>) -> (u16, u16) {
+    size.filter(|(columns, lines)| *columns > 0 && *lines > 0).unwrap_or((u16::MAX, u16::MAX))
 }
 
 /// Cuts a text to the terminal's size. A row may have several lines, and a line that wraps would scroll the first one
