@@ -43,7 +43,7 @@ pub struct Target {
     /// Label of the agents' pods
     #[arg(global = true, long, value_name = "LABEL", default_value = "app.kubernetes.io/name=millrace")]
     pub selector: String,
-    /// Longest time for a node's answer. What came until then is shown
+    /// Longest time for a node's answer. Of events and of tables, what came until then is shown
     #[arg(global = true, long = "node-timeout", value_name = "DURATION", default_value = "30s", value_parser = duration)]
     pub timeout: Duration,
 }

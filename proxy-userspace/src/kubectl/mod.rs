@@ -76,7 +76,7 @@ async fn execute(cli: Cli) -> Result<ExitStatus, KubectlError> {
         }
         Command::Test(args) => {
             let (client, agents) = connect(&target).await?;
-            let agents = running(agents);
+            let agents = running(agents, !target.on.is_empty())?;
             connectivity::run(&client, &agents, target.on.is_empty(), &args).await
         }
         Command::Other(words) => {
@@ -94,14 +94,19 @@ async fn connect(target: &Target) -> Result<(Client, Vec<Agent>), KubectlError> 
     Ok((client, agents))
 }
 
-/// Returns the agents that run. Names the others on standard error.
-fn running(agents: Vec<Agent>) -> Vec<Agent> {
+/// Returns the agents that run. Names the others on standard error; one that somebody named is an error.
+fn running(agents: Vec<Agent>, are_named: bool) -> Result<Vec<Agent>, KubectlError> {
     for agent in &agents {
-        if let Some(why) = &agent.absent {
-            note(&format!("{} is left out: {why}", agent.node));
+        match &agent.absent {
+            Some(why) if are_named => {
+                return Err(KubectlError::Usage(format!("--on: {}: {why}", agent.node)));
+            }
+            Some(why) => note(&format!("{} is left out: {why}", agent.node)),
+            None => {}
         }
     }
-    agents.into_iter().filter(|agent| agent.absent.is_none()).collect()
+    let running: Vec<Agent> = agents.into_iter().filter(|agent| agent.absent.is_none()).collect();
+    if running.is_empty() { Err(KubectlError::NoNodes) } else { Ok(running) }
 }
 
 /// Writes what the nodes answered, and what they complained of.
@@ -165,7 +170,10 @@ mod tests {
             pod: String::new(),
             absent: absent.map(str::to_owned),
         };
-        let left = running(vec![agent("a", None), agent("b", Some("its pod is Pending"))]);
-        assert_eq!(left, [agent("a", None)]);
+        let some = || vec![agent("a", None), agent("b", Some("its pod is Pending"))];
+        assert_eq!(running(some(), false).unwrap(), [agent("a", None)]);
+        assert_eq!(running(some(), true).unwrap_err().to_string(), "--on: b: its pod is Pending");
+        let none = running(some().split_off(1), false);
+        assert!(matches!(none, Err(KubectlError::NoNodes)), "{none:?}");
     }
 }

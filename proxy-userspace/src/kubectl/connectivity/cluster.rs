@@ -10,7 +10,7 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::core::Status;
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::objects::{self, CONTAINER, Kind, OWNER, RUNNING, Role};
 use super::plan::{Frontends, Node};
@@ -21,7 +21,7 @@ use crate::kubectl::error::KubectlError;
 const PAUSE: Duration = Duration::from_millis(250);
 /// The probes of one call. They stand in the address that the API server is asked for.
 const AT_ONCE: usize = 64;
-/// Waits of a test, each as long as it may be. An older namespace is a killed test's.
+/// Waits of a test, each as long as it may be.
 const PHASES: u32 = 4;
 
 /// A namespace of the test.
@@ -50,10 +50,8 @@ impl Place<'_> {
                 self.namespace
             )));
         }
-        let age = found.creation_timestamp().map(|made| Timestamp::now().duration_since(made.0));
-        let is_young = age.is_some_and(|age| age.unsigned_abs() < self.longest * PHASES);
         let is_ending = found.metadata.deletion_timestamp.is_some();
-        if found.annotations().contains_key(RUNNING) && is_young && !is_ending {
+        if is_in_use(&found, Timestamp::now()) && !is_ending {
             return Err(KubectlError::Usage(format!(
                 "--namespace: another test runs in {name}, or was killed; name another, or end it: `kubectl delete \
                  namespace {name}`",
@@ -67,23 +65,37 @@ impl Place<'_> {
 
     /// Makes the namespace.
     pub async fn make_namespace(&self) -> Result<(), KubectlError> {
-        self.namespaces().create(&PostParams::default(), &objects::namespace(self.namespace)?).await?;
+        let namespace = objects::namespace(self.namespace, Timestamp::now() + self.longest * PHASES)?;
+        self.within(self.namespaces().create(&PostParams::default(), &namespace)).await?;
         Ok(())
+    }
+
+    /// Waits for an answer of the API server, for a while.
+    async fn within<T>(&self, asked: impl Future<Output = kube::Result<T>>) -> Result<T, KubectlError> {
+        let not_in_time = |_| KubectlError::NotInTime {
+            what: "the API server does not answer".to_owned(),
+            longest: self.longest,
+        };
+        Ok(timeout(self.longest, asked).await.map_err(not_in_time)??)
     }
 
     /// Leaves the namespace to whoever looks into it, and to the next test.
     pub async fn keep(&self) -> Result<(), KubectlError> {
         let patch = Patch::Merge(json!({"metadata": {"annotations": {RUNNING: null}}}));
-        self.namespaces().patch(self.namespace, &PatchParams::default(), &patch).await?;
+        self.within(self.namespaces().patch(self.namespace, &PatchParams::default(), &patch)).await?;
         Ok(())
     }
 
     /// Removes the namespace with all in it, and does not wait.
     pub async fn remove(&self) -> Result<(), KubectlError> {
-        match self.namespaces().delete(self.namespace, &DeleteParams::default()).await {
-            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-            result => Ok(result.map(drop)?),
-        }
+        let (namespaces, parameters) = (self.namespaces(), DeleteParams::default());
+        let deletion = async {
+            match namespaces.delete(self.namespace, &parameters).await {
+                Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+                result => result.map(drop),
+            }
+        };
+        self.within(deletion).await
     }
 
     /// Makes all pods and Services. Returns where the Services are reached.
@@ -219,6 +231,12 @@ fn is_ours(namespace: &Namespace) -> bool {
     namespace.labels().get(OWNER.0).map(String::as_str) == Some(OWNER.1)
 }
 
+/// Whether a test may run in the namespace. One that was killed left its time there.
+fn is_in_use(namespace: &Namespace, now: Timestamp) -> bool {
+    let until = namespace.annotations().get(RUNNING).and_then(|text| text.parse::<Timestamp>().ok());
+    until.is_some_and(|until| now < until)
+}
+
 /// Whether a pod was refused because its namespace has no `ServiceAccount` yet.
 fn is_too_early(status: &Status) -> bool {
     status.code == 403 && status.message.contains("error looking up service account")
@@ -348,6 +366,15 @@ mod tests {
         );
         assert_eq!(not_ready(&pod(json!({}))).unwrap(), "the pod echo-a-x is not ready: Pending");
         assert_eq!(not_ready(&pod(json!({"conditions": [{"type": "Ready", "status": "True"}]}))), None);
+    }
+
+    #[test]
+    fn a_namespace_is_in_use_until_the_time_that_its_test_has() {
+        let later = |seconds| Timestamp::UNIX_EPOCH + Duration::from_secs(seconds);
+        let namespace = objects::namespace("t", later(60)).unwrap();
+        assert!(is_ours(&namespace) && is_in_use(&namespace, later(59)));
+        assert!(!is_in_use(&namespace, later(60)));
+        assert!(!is_in_use(&Namespace::default(), later(0)), "a test that was over kept it");
     }
 
     #[test]

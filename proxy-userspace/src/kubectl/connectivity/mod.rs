@@ -7,12 +7,13 @@ mod report;
 mod verdict;
 
 use std::collections::BTreeMap;
+use std::io;
 use std::time::Duration;
 
 use clap::Args;
 use futures_util::future::join_all;
 use kube::Client as Api;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::cluster::Place;
 use self::plan::{Case, Client, Setting, Test};
@@ -82,10 +83,11 @@ pub async fn run(
     let tests = args.chosen()?;
     let agents = if are_all { agents.get(..NODES).unwrap_or(agents) } else { agents };
     let place = Place { client, namespace: &args.namespace, longest: args.start_timeout };
-    until_interrupted(place.make_room()).await?;
-    // Not interrupted: nobody would know whether it is there.
+    let mut signals = Signals::new()?;
+    signals.until(place.make_room()).await?;
+    // Not interrupted: nobody would know whether it is there. A signal that comes meanwhile ends what follows.
     place.make_namespace().await?;
-    let verdicts = until_interrupted(Box::pin(verdicts(&place, agents, &tests, args))).await;
+    let verdicts = signals.until(Box::pin(verdicts(&place, agents, &tests, args))).await;
     let delete = format!("`kubectl delete namespace {}` removes it", args.namespace);
     if args.keep {
         // If this fails, the next test waits for a while or asks for another name.
@@ -106,17 +108,33 @@ pub async fn run(
     Ok(ExitStatus::Wrong)
 }
 
-/// A signal that ends the process must not leave pods behind.
-async fn until_interrupted<T>(
-    work: impl Future<Output = Result<T, KubectlError>>,
-) -> Result<T, KubectlError> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut hang_up = signal(SignalKind::hangup())?;
-    tokio::select! {
-        result = work => result,
-        _ = tokio::signal::ctrl_c() => Err(KubectlError::Interrupted),
-        _ = terminate.recv() => Err(KubectlError::Interrupted),
-        _ = hang_up.recv() => Err(KubectlError::Interrupted),
+/// The signals that end the process. They must not leave pods behind. One that comes while nobody waits is kept.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+    hang_up: Signal,
+}
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hang_up: signal(SignalKind::hangup())?,
+        })
+    }
+
+    async fn until<T>(
+        &mut self,
+        work: impl Future<Output = Result<T, KubectlError>>,
+    ) -> Result<T, KubectlError> {
+        tokio::select! {
+            biased;
+            _ = self.interrupt.recv() => Err(KubectlError::Interrupted),
+            _ = self.terminate.recv() => Err(KubectlError::Interrupted),
+            _ = self.hang_up.recv() => Err(KubectlError::Interrupted),
+            result = work => result,
+        }
     }
 }
 
@@ -183,6 +201,15 @@ mod tests {
         let args: TestArgs = parsed(line);
         let chosen = args.chosen().map_err(|error| error.to_string())?;
         Ok(chosen.into_iter().map(|test| test.id).collect())
+    }
+
+    #[tokio::test]
+    async fn a_signal_that_comes_between_two_works_ends_the_second() {
+        let mut signals = Signals::new().unwrap();
+        nix::sys::signal::raise(nix::sys::signal::Signal::SIGHUP).unwrap();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let ended = signals.until(std::future::pending::<Result<(), KubectlError>>()).await;
+        assert!(matches!(ended, Err(KubectlError::Interrupted)));
     }
 
     #[test]

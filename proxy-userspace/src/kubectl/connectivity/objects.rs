@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, Pod, Service};
 use serde_json::{Value, json};
 
@@ -9,7 +10,7 @@ use crate::cli::CliError;
 
 /// The label of the namespace, by which a later test knows it as ours.
 pub const OWNER: (&str, &str) = ("app.kubernetes.io/managed-by", "kubectl-millrace");
-/// The annotation of the namespace while a test runs in it.
+/// The annotation of the namespace while a test runs in it: the time by which the test is over.
 pub const RUNNING: &str = "millrace.dev/test-runs";
 /// The container of each pod.
 pub const CONTAINER: &str = "echo";
@@ -137,13 +138,13 @@ fn parsed<T: serde::de::DeserializeOwned>(value: Value) -> Result<T, CliError> {
     Ok(serde_json::from_value(value)?)
 }
 
-/// Returns the namespace. Pods in the nodes' network are allowed in it.
-pub fn namespace(name: &str) -> Result<Namespace, CliError> {
+/// Returns the namespace of a test that is over by this time. Pods in the nodes' network are allowed in it.
+pub fn namespace(name: &str, until: Timestamp) -> Result<Namespace, CliError> {
     parsed(json!({
         "metadata": {
             "name": name,
             "labels": {OWNER.0: OWNER.1, "pod-security.kubernetes.io/enforce": "privileged"},
-            "annotations": {RUNNING: "true"},
+            "annotations": {RUNNING: until.to_string()},
         },
     }))
 }
