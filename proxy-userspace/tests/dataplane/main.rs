@@ -9,6 +9,7 @@ mod flows;
 mod metrics;
 mod migrate;
 mod open;
+mod recorder;
 mod sockets;
 mod support;
 mod sync;
