@@ -1,7 +1,7 @@
 //! The output of a benchmark: a table or JSON, and a file for `bench report`.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
@@ -23,17 +23,22 @@ impl Output {
     pub fn write(&self, sections: Vec<Section>) -> Result<()> {
         let report = Report::new(sections);
         let json = serde_json::to_string_pretty(&report)?;
-        if let Some(file) = &self.save {
-            fs::write(file, format!("{json}\n"))
-                .with_context(|| format!("can't write {}", file.display()))?;
-        }
+        // The figures took minutes: they are shown even if the file can't be written.
         if self.json {
             println!("{json}");
         } else {
             report.sections.iter().for_each(print_section);
         }
-        Ok(())
+        self.save.as_deref().map_or(Ok(()), |file| save(file, &json))
     }
+}
+
+/// Writes a file, and the folders that it is to be in.
+fn save(file: &Path, json: &str) -> Result<()> {
+    let folder = file.parent().unwrap_or(Path::new(""));
+    fs::create_dir_all(folder)
+        .and_then(|()| fs::write(file, format!("{json}\n")))
+        .with_context(|| format!("can't write {}", file.display()))
 }
 
 fn print_section(section: &Section) {
@@ -103,5 +108,22 @@ fn print_rows(rows: &[Vec<String>]) {
             if column == 0 { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
         });
         println!("  {}", cells.collect::<Vec<_>>().join("  ").trim_end());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_saved_in_folders_that_are_not_there_yet() {
+        let top = std::env::temp_dir().join(format!("millrace-bench-{}", std::process::id()));
+        let file = top.join("a/b.json");
+        save(&file, "{}").unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "{}\n");
+        fs::remove_dir_all(&top).unwrap();
+        assert!(
+            save(Path::new("/proc/none/b.json"), "").unwrap_err().to_string().contains("/proc/none/b.json")
+        );
     }
 }
