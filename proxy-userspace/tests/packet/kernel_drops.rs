@@ -1,12 +1,13 @@
 //! The program on the kernel's tracepoint, with packets that the kernel really drops.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+use std::net::{IpAddr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 use millrace::dataplane::ebpf::kernel_drops::{KernelDropView, KernelDrops, Watched};
+use millrace_lab::frame::{Frame, Layer};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, sendto, socket,
 };
@@ -97,28 +98,12 @@ fn places_may_change_and_the_rest_of_a_rate_is_counted() {
     });
 }
 
-/// Returns a UDP header to this port, with no data.
-fn udp(port: u16) -> Vec<u8> {
-    [&40000_u16.to_be_bytes()[..], &port.to_be_bytes(), &8_u16.to_be_bytes(), &[0; 2]].concat()
-}
-
-/// Returns a packet of IPv4. The kernel fills in the length and the checksum of the outermost one.
-fn ipv4(from: Ipv4Addr, to: Ipv4Addr, protocol: u8, rest: &[u8]) -> Vec<u8> {
-    let length = u16::try_from(20 + rest.len()).unwrap().to_be_bytes();
-    let header = [0x45, 0, length[0], length[1], 0, 0, 0, 0, 64, protocol, 0, 0];
-    [&header[..], &from.octets(), &to.octets(), rest].concat()
-}
-
-/// Returns a packet of IPv6 from the unspecified address.
-fn ipv6(to: IpAddr, protocol: u8, rest: &[u8]) -> Vec<u8> {
-    let length = u16::try_from(rest.len()).unwrap().to_be_bytes();
-    let IpAddr::V6(to) = to else { panic!("{to}") };
-    [&[0x60, 0, 0, 0, length[0], length[1], protocol, 64][..], &[0; 16], &to.octets(), rest].concat()
-}
-
 #[test]
 fn a_packet_in_a_tunnel_is_told_and_one_that_is_cut_off_does_no_harm() {
     const INSIDE: u16 = 9321;
+    const ETHERNET: usize = 14;
+    const OUTER: usize = 20;
+    const UDP_HEADER: usize = 8;
     in_an_empty_namespace(|| {
         let (own, pod, pod6) = (Family::V4.node(1), Family::V4.node(7), Family::V6.node(7));
         connect_to_nodes(own);
@@ -126,26 +111,19 @@ fn a_packet_in_a_tunnel_is_told_and_one_that_is_cut_off_does_no_harm() {
         let mut drops = KernelDrops::start(&Watched { places, mark: (0, 0), rate: 1000 }).unwrap();
         let socket =
             socket(AddressFamily::Inet, SockType::Raw, SockFlag::empty(), SockProtocol::Raw).unwrap();
-        let (IpAddr::V4(here), IpAddr::V4(inner)) = (own, pod) else { panic!("{own}, {pod}") };
-        // No tunnel is here, so the kernel drops what is in one.
-        let send = |protocol: u8, inside: &[u8]| {
-            let packet = ipv4(here, here, protocol, inside);
-            sendto(
-                socket.as_raw_fd(),
-                &packet,
-                &SockaddrIn::from(SocketAddrV4::new(here, 0)),
-                MsgFlags::empty(),
-            )
-            .unwrap();
+        let IpAddr::V4(here) = own else { panic!("{own}") };
+        // No tunnel is here, so the kernel drops what is in one. It fills in the length and the checksum.
+        let send = |packet: &[u8]| {
+            let to = SockaddrIn::from(SocketAddrV4::new(here, 0));
+            sendto(socket.as_raw_fd(), packet, &to, MsgFlags::empty()).unwrap();
         };
-        let inside4 = ipv4(inner, inner, 17, &udp(INSIDE));
-        let inside6 = ipv6(pod6, 17, &udp(INSIDE));
-        for (protocol, inside) in [(4, &inside4), (41, &inside6)] {
-            let whole = inside.len();
-            for length in 0..whole - 8 {
-                send(protocol, &inside[..length]);
+        for inner in [pod, pod6] {
+            let frame = Frame::ip(inner, inner).udp(40000, INSIDE).encapsulated(Layer::ip(own, own));
+            let packet = frame.build().slice(ETHERNET..);
+            for length in OUTER..packet.len() - UDP_HEADER {
+                send(&packet[..length]);
             }
-            send(protocol, inside);
+            send(&packet);
         }
         let (told, left_out) = read(&mut drops, 2);
         let places = told.iter().map(|drop| drop.place).collect::<Vec<_>>();
