@@ -96,6 +96,12 @@ fn rows(proxy: &Proxy, arguments: &[&str]) -> Result<Vec<Value>> {
     text.lines().map(|line| serde_json::from_str(line).with_context(|| line.to_owned())).collect()
 }
 
+/// Has the kernel drop the datagrams that go on to the endpoints.
+fn drop_at_endpoints(proxy: &Proxy) -> Result<()> {
+    let rules = "table inet fw { chain f { type filter hook forward priority 0; udp dport 8080 drop; }; }";
+    output(proxy.namespace(), &["nft", rules]).map(drop)
+}
+
 fn uplink_program() -> &'static str {
     if xdp() == "off" { "tc_ingress" } else { "xdp_ingress" }
 }
@@ -235,8 +241,7 @@ fn tcpdump_reads_the_packets_that_monitor_writes() -> Result<()> {
 fn monitor_shows_what_the_kernel_drops_of_a_service_with_its_reason_and_function() -> Result<()> {
     let cluster = node()?;
     let proxy = cluster.proxy(1)?;
-    let rules = "table inet fw { chain f { type filter hook forward priority 0; udp dport 8080 drop; }; }";
-    output(proxy.namespace(), &["nft", rules])?;
+    drop_at_endpoints(proxy)?;
     for family in Family::ALL {
         let client = SocketAddr::new(cluster.bed().client_addresses().of(family), FROM);
         let pod = SocketAddr::new(cluster.bed().pod("pod-1a")?.addresses().of(family), 8080);
@@ -272,8 +277,7 @@ fn monitor_shows_what_the_kernel_drops_of_a_service_with_its_reason_and_function
 fn a_packet_that_the_programs_drop_is_no_drop_of_the_kernels() -> Result<()> {
     let cluster = node()?;
     let proxy = cluster.proxy(1)?;
-    let rules = "table inet fw { chain f { type filter hook forward priority 0; udp dport 8080 drop; }; }";
-    output(proxy.namespace(), &["nft", rules])?;
+    drop_at_endpoints(proxy)?;
     let ranged =
         cluster.service("ranged", 3, &["pod-1a"])?.load_balancer(vip(3)).source_ranges(&["192.0.2.0/24"]);
     cluster.manifests().put_service(&ranged)?;
