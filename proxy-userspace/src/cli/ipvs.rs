@@ -158,12 +158,26 @@ impl Row for FlowView {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use crate::dataplane::ipvs::FrontendView;
 
     fn address(text: &str) -> SocketAddr {
         text.parse().unwrap()
+    }
+
+    /// Returns an established connection.
+    pub fn connection() -> FlowView {
+        FlowView {
+            protocol: "TCP".to_owned(),
+            kind: "connection",
+            source: address("198.51.100.7:4711"),
+            destination: Some(address("192.0.2.1:80")),
+            mark: None,
+            backend: address("10.1.0.5:8080"),
+            state: "established".to_owned(),
+            remaining_seconds: 899,
+        }
     }
 
     #[test]
@@ -220,16 +234,7 @@ mod tests {
 
     #[test]
     fn what_is_remembered_of_a_client_by_a_mark_names_the_mark() {
-        let connection = FlowView {
-            protocol: "TCP".to_owned(),
-            kind: "connection",
-            source: address("198.51.100.7:4711"),
-            destination: Some(address("192.0.2.1:80")),
-            mark: None,
-            backend: address("10.1.0.5:8080"),
-            state: "established".to_owned(),
-            remaining_seconds: 899,
-        };
+        let connection = connection();
         let template = FlowView {
             kind: "template",
             source: address("198.51.100.7:0"),

@@ -108,6 +108,7 @@ impl Row for Count {
 mod tests {
     use super::super::connection::tests::{address, request, translated_reply};
     use super::*;
+    use crate::cli::ipvs::tests::connection;
 
     fn rows(counter: Counter) -> Vec<String> {
         counter.rows().iter().map(|count| count.cells(false).join(" ")).collect()
@@ -134,16 +135,7 @@ mod tests {
 
     #[test]
     fn a_connection_of_ipvs_counts_by_its_frontend_and_a_template_is_none() {
-        let connection = ipvs::FlowView {
-            protocol: "TCP".to_owned(),
-            kind: "connection",
-            source: address("198.51.100.7:4711"),
-            destination: Some(address("192.0.2.1:80")),
-            mark: None,
-            backend: address("10.1.0.5:8080"),
-            state: "fin_wait".to_owned(),
-            remaining_seconds: 9,
-        };
+        let connection = ipvs::FlowView { state: "fin_wait".to_owned(), ..connection() };
         for (by, row) in [
             (CountBy::Client, "198.51.100.7 1"),
             (CountBy::Service, "192.0.2.1:80 1"),
