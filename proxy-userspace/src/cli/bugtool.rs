@@ -77,17 +77,15 @@ pub fn run(args: &BugtoolArgs) -> Result<(), CliError> {
     for (name, words) in COMMANDS {
         let mut command = Command::new(&program);
         command.args(words).arg("--bpffs-path").arg(&args.place.bpffs_path);
-        let [output, errors] = outputs(&mut command);
-        archive.add_output(name, output, &errors)?;
+        archive.add_command(name, &mut command)?;
     }
     for (name, words) in OF_NODE {
         if let [program, words @ ..] = words {
-            let [output, errors] = outputs(Command::new(program).args(words));
-            archive.add_output(name, output, &errors)?;
+            archive.add_command(name, Command::new(program).args(words))?;
         }
     }
     let settings = SETTINGS.map(|name| {
-        let value = std::fs::read_to_string(Path::new("/proc/sys").join(name));
+        let value = fs::read_to_string(Path::new("/proc/sys").join(name));
         format!("{name} = {}\n", value.unwrap_or_else(|error| error.to_string()).trim())
     });
     archive.add("node/sysctl.txt", &settings.concat())?;
@@ -142,6 +140,12 @@ impl Archive {
         header.set_mtime(self.time);
         self.count += 1;
         self.builder.append_data(&mut header, Path::new("millrace-bugtool").join(name), text.as_bytes())
+    }
+
+    /// Runs a command, and adds what it wrote.
+    fn add_command(&mut self, name: &str, command: &mut Command) -> io::Result<()> {
+        let [output, errors] = outputs(command);
+        self.add_output(name, output, &errors)
     }
 
     /// Adds the output of a command, or why there is none. What it says beside an output has a file of its own, so
