@@ -165,18 +165,19 @@ impl Walker<'_> {
             _ => None,
         });
         let is_uplink = device.as_ref().is_none_or(|device| uplinks.any(|uplink| uplink == device));
-        let device = device.clone().or_else(|| uplinks.next().map(str::to_owned)).unwrap_or_default();
+        let device = device.clone().or_else(|| uplinks.next().map(str::to_owned));
         let ip = self.source.ip();
-        let by = if device.is_empty() { String::new() } else { format!("by the uplink {device}, ") };
+        let name = device.as_deref().unwrap_or_default();
+        let by = device.as_ref().map(|name| format!("by the uplink {name}, ")).unwrap_or_default();
         let (found, is_outside) = if !is_uplink {
-            (format!("{ip}, by {device}, which is no uplink: inside the cluster"), false)
+            (format!("{ip}, by {name}, which is no uplink: inside the cluster"), false)
         } else if self.has_source(Set::Near) {
             (format!("{ip}, {by}is inside the cluster"), false)
         } else {
             (format!("{ip}, {by}is outside the cluster"), true)
         };
         self.push("client", found, &[Set::Uplinks, Set::Near]);
-        self.answer.device = Some(device).filter(|device| !device.is_empty());
+        self.answer.device = device;
         is_outside
     }
 
