@@ -106,7 +106,7 @@ impl Call {
 
     /// Whether the nodes answer with rows as JSON, which become a table here: their own tables are not to be joined.
     pub fn has_rows(&self) -> bool {
-        self.words.first().is_some_and(|word| ROWS.contains(&word.as_str()))
+        has_rows(&self.words)
     }
 
     /// Takes our own flags out of the words, wherever they stand, and checks the rest as `millrace` does.
@@ -171,11 +171,7 @@ impl Call {
             _ if words.first().is_some_and(|word| word == "status") => "json",
             // Events have no document around them.
             _ if is_monitor => "jsonl",
-            Format::Table | Format::Wide
-                if words.first().is_some_and(|word| ROWS.contains(&word.as_str())) =>
-            {
-                "json"
-            }
+            Format::Table | Format::Wide if has_rows(&words) => "json",
             Format::Table => "table",
             Format::Wide => "wide",
             Format::Name => "name",
@@ -198,6 +194,10 @@ fn has_format(words: &[String]) -> bool {
     let command = cli::command();
     let command = words.first().and_then(|name| command.find_subcommand(name));
     command.is_some_and(|command| command.get_arguments().any(|one| one.get_short() == Some('o')))
+}
+
+fn has_rows(words: &[String]) -> bool {
+    words.first().is_some_and(|word| ROWS.contains(&word.as_str()))
 }
 
 /// Returns the flags of the command whose value may begin with a hyphen.
