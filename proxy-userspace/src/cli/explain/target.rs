@@ -40,7 +40,6 @@ pub struct Wanted {
 
 /// Returns the address with its port, whether it has a frontend or not; else the frontends that the argument names.
 pub fn targets(selector: &Selector, ports: &[ServicePort], wanted: Wanted) -> Result<Vec<Target>, CliError> {
-    let named = frontends(selector, ports, |_| true);
     let mut found = frontends(selector, ports, |scope| scope == wanted.scope);
     if let Selector::Address { ip, port: Some(port), protocol } = selector {
         let protocol = wanted.protocol.or_else(|| Protocol::of(protocol.as_deref()?));
@@ -54,7 +53,7 @@ pub fn targets(selector: &Selector, ports: &[ServicePort], wanted: Wanted) -> Re
         };
         return Ok(vec![known.unwrap_or_else(unknown)]);
     }
-    if named.is_empty() {
+    if found.is_empty() && frontends(selector, ports, |_| true).is_empty() {
         return Err(CliError::NotFound(not_found(selector, ports.iter())));
     }
     let lacks = |found: &BTreeSet<Target>, what: &str| {
