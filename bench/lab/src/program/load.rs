@@ -53,8 +53,13 @@ pub struct Bed {
     pub(super) backends: RefCell<HashMap<SocketAddr, BackendRef>>,
 }
 
-/// Unused beds of default sizes.
+/// Unused beds of default sizes, the one that was used last at the end.
 static POOL: Mutex<Vec<Idle>> = Mutex::new(Vec::new());
+
+/// The most beds in [`POOL`]. The kernel frees all programs of a process when it ends, and Linux 6.18 locks up
+/// for good if more than 1024 are freed on one CPU at a time: each takes a place in one queue of work, and the
+/// first waits for work that finds no place there.
+const MOST_IDLE: usize = 24;
 
 /// The reason why the object does not load. It is remembered: each try takes a second, and there
 /// are hundreds of tests.
@@ -237,7 +242,7 @@ impl BedBuilder {
     fn take_idle(&self) -> Option<Arc<Mutex<Ebpf>>> {
         let mut pool = pool();
         let index = pool.iter().position(|(settings, _)| settings == self)?;
-        Some(pool.swap_remove(index).1)
+        Some(pool.remove(index).1)
     }
 
     pub(super) fn make_maps(&self) -> Ebpf {
@@ -397,7 +402,11 @@ impl Drop for Bed {
     fn drop(&mut self) {
         if !std::thread::panicking() && self.builder.sizes == Sizes::default() {
             self.clear();
-            pool().push((self.builder.clone(), Arc::clone(&self.ebpf)));
+            let mut pool = pool();
+            pool.push((self.builder.clone(), Arc::clone(&self.ebpf)));
+            if pool.len() > MOST_IDLE {
+                drop(pool.remove(0));
+            }
         }
     }
 }
