@@ -56,6 +56,12 @@ impl Layout {
         self.root().join("maps")
     }
 
+    /// Returns the directory of maps that others are about to replace, by name.
+    #[must_use]
+    pub fn former_maps(&self) -> PathBuf {
+        self.root().join("former-maps")
+    }
+
     /// Returns the directory of the links, with names by
     /// [`LinkKey::name`](super::link::LinkKey::name).
     #[must_use]

@@ -22,6 +22,7 @@ pub struct RawMap {
     /// Bytes that the kernel copies for one entry: those of all CPUs in a per-CPU map.
     value_bytes: usize,
     entries: u32,
+    is_array: bool,
 }
 
 /// The part of `union bpf_attr` for one element.
@@ -41,7 +42,9 @@ impl RawMap {
         let info = map.info().map_err(failed)?;
         let bytes = |size: u32| usize::try_from(size).unwrap_or(0);
         let value = bytes(info.value_size());
-        let value_bytes = match info.map_type().map_err(failed)? {
+        let kind = info.map_type().map_err(failed)?;
+        let is_array = matches!(kind, MapType::Array | MapType::PerCpuArray);
+        let value_bytes = match kind {
             MapType::PerCpuArray | MapType::PerCpuHash | MapType::LruPerCpuHash => {
                 value.next_multiple_of(size_of::<u64>()) * aya::util::nr_cpus().unwrap_or(1)
             }
@@ -50,7 +53,7 @@ impl RawMap {
         let fd = map.fd().as_fd().try_clone_to_owned();
         let fd = fd.map_err(|error| OpenError::RawMap { map: name.to_owned(), error })?;
         let (key_bytes, entries) = (bytes(info.key_size()), info.max_entries());
-        Ok(Self { name: name.to_owned(), fd, key_bytes, value_bytes, entries })
+        Ok(Self { name: name.to_owned(), fd, key_bytes, value_bytes, entries, is_array })
     }
 
     /// Returns the number of entries it has room for.
@@ -84,6 +87,22 @@ impl RawMap {
         Ok(())
     }
 
+    /// Copies all entries of a map that nobody else removes entries from.
+    pub fn copy_all(&self, from: &Self) -> Result<(), OpenError> {
+        if from.is_array {
+            return self.copy_array(from);
+        }
+        let mut key = vec![0; from.key_bytes];
+        let mut next = vec![0; from.key_bytes];
+        let mut found = from.call_with(MAP_GET_NEXT_KEY, 0, next.as_mut_ptr() as u64)?;
+        while found {
+            std::mem::swap(&mut key, &mut next);
+            self.copy(from, &key)?;
+            found = from.call_with(MAP_GET_NEXT_KEY, key.as_ptr() as u64, next.as_mut_ptr() as u64)?;
+        }
+        Ok(())
+    }
+
     /// Removes all entries of a hash map.
     pub fn clear(&self) -> Result<(), OpenError> {
         let mut key = vec![0; self.key_bytes];
@@ -93,7 +112,8 @@ impl RawMap {
         Ok(())
     }
 
-    fn remove(&self, key: &[u8]) -> Result<(), OpenError> {
+    /// Removes the entry of a key, if there is one.
+    pub fn remove(&self, key: &[u8]) -> Result<(), OpenError> {
         self.call(MAP_DELETE_ELEM, key, 0).map(drop)
     }
 

@@ -262,7 +262,7 @@ impl Default for Sizes {
             services: 1 << 16,
             hints: 1 << 16,
             frontends: 1 << 16,
-            backends: 1 << 18,
+            backends: 1 << 16,
             slots: 1 << 20,
             nodes: 1 << 13,
             flows: 1 << 18,
@@ -292,6 +292,15 @@ impl Sizes {
                 least.source_ranges,
             ),
             ..least
+        }
+    }
+
+    /// Returns these sizes with small tables of sockets if no hook writes them.
+    #[must_use]
+    pub const fn for_sockets(self, lb: SocketLb) -> Self {
+        match lb {
+            SocketLb::Off => Self { sockets: 1 << 10, ..self },
+            SocketLb::All | SocketLb::Host => self,
         }
     }
 }
