@@ -119,7 +119,7 @@ fn move_to_flows<F: Family>(key: &KeyOf<F>, place: *mut KeyOf<F>) -> bool {
     };
     // SAFETY: copied at once; the check shows another connection's entry.
     let mut flow = unsafe { *entry };
-    if !flow.is_clients(key) || observe::flows_are_held() {
+    if !flow.is_clients(key) {
         return false;
     }
     let is_alone = flow.flags & FLOW_ENCAPSULATE != 0;
@@ -136,7 +136,15 @@ fn move_to_flows<F: Family>(key: &KeyOf<F>, place: *mut KeyOf<F>) -> bool {
     if flow.state == FLOW_SYN {
         flow.state = FLOW_ESTABLISHED;
     }
-    if F::flows().insert(key, &flow, BPF_ANY.into()).is_err() {
+    let mut has_moved = !observe::flows_are_held() && F::flows().insert(key, &flow, BPF_ANY.into()).is_ok();
+    if has_moved && !is_alone {
+        flow.reverse(key, twin_key);
+        if F::flows().insert(twin_key, &flow, BPF_ANY.into()).is_err() {
+            let _ = F::flows().remove(key);
+            has_moved = false;
+        }
+    }
+    if !has_moved {
         // The embryos serve the connection as well, if they may be silent as long as its entries.
         // SAFETY: if the memory is recycled here, another connection's entry lives longer, or until its next packet.
         unsafe { (*entry).state = flow.state };
@@ -150,8 +158,6 @@ fn move_to_flows<F: Family>(key: &KeyOf<F>, place: *mut KeyOf<F>) -> bool {
     if !is_alone {
         let event = ConnectionEvent::Established;
         figures::count_connection::<F>(event, key, flow.service, BackendRef(flow.backend));
-        flow.reverse(key, twin_key);
-        let _ = F::flows().insert(twin_key, &flow, BPF_ANY.into());
         let _ = F::flows_new().remove(twin_key);
     }
     true

@@ -80,8 +80,9 @@ fn size(scratch: &Scratch, map: &str) -> Result<u32> {
     Ok(MapInfo::from_pin(scratch.root().join("maps").join(map))?.max_entries())
 }
 
+/// Returns whether pins of former maps are left, at any step of a replacement.
 fn has_former(scratch: &Scratch) -> bool {
-    scratch.root().join("former-maps").exists()
+    ["former-maps", "leaving-maps", "replaced-maps"].iter().any(|name| scratch.root().join(name).exists())
 }
 
 #[test]
@@ -162,43 +163,82 @@ fn maps_grow_with_the_services_and_keep_their_content() -> Result<()> {
     })
 }
 
-/// An agent was killed after it had moved the pins, before it had new maps.
+/// Moves the pins of two maps to a directory, as an agent does that is killed then.
+fn move_aside(scratch: &Scratch, directory: &str) -> Result<()> {
+    let former = scratch.root().join(directory);
+    fs::create_dir(&former)?;
+    for map in ["FLOWS4", "SERVICES"] {
+        fs::rename(scratch.root().join("maps").join(map), former.join(map))?;
+    }
+    Ok(())
+}
+
+/// Pins empty maps of that size in the place of those two, as the loader makes them.
+fn make_new(scratch: &Scratch, flows: u32) -> Result<()> {
+    let other = Scratch::new();
+    drop(EbpfDataplane::open(with_flows(&other.settings(), flows))?);
+    for map in ["FLOWS4", "SERVICES"] {
+        MapData::from_pin(other.root().join("maps").join(map))?.pin(scratch.root().join("maps").join(map))?;
+    }
+    Ok(())
+}
+
 #[test]
-fn pins_that_a_killed_agent_moved_aside_go_back() -> Result<()> {
-    in_namespace("resize-killed", async || {
+fn pins_that_a_killed_agent_moved_aside_go_back_before_any_link_has_another_program() -> Result<()> {
+    for has_new in [false, true] {
+        in_namespace(&format!("resize-killed-{has_new}"), async move || {
+            let scratch = Scratch::new();
+            let settings = serve(&scratch, 50)?;
+            let before = attached(&scratch);
+            move_aside(&scratch, "former-maps")?;
+            if has_new {
+                make_new(&scratch, 2048)?;
+            }
+            drop(EbpfDataplane::open(settings)?);
+            assert_eq!(size(&scratch, "FLOWS4")?, 256);
+            assert_eq!(clients(&flows(&scratch, "maps")?).len(), 50);
+            assert_eq!(attached(&scratch), before, "the same programs with the same maps");
+            assert!(!has_former(&scratch));
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+/// Some links may run programs with the new maps, and some with the former ones.
+#[test]
+fn a_replacement_that_a_killed_agent_began_is_completed_with_the_entries_of_both_maps() -> Result<()> {
+    in_namespace("resize-half", async || {
         let scratch = Scratch::new();
         let settings = serve(&scratch, 50)?;
-        let before = attached(&scratch);
-        let former = scratch.root().join("former-maps");
-        fs::create_dir(&former)?;
-        for map in ["FLOWS4", "SERVICES"] {
-            fs::rename(scratch.root().join("maps").join(map), former.join(map))?;
-        }
-        drop(EbpfDataplane::open(settings)?);
-        assert_eq!(clients(&flows(&scratch, "maps")?).len(), 50);
-        assert_eq!(attached(&scratch), before, "the same programs with the same maps");
+        move_aside(&scratch, "leaving-maps")?;
+        make_new(&scratch, 2048)?;
+        let mut table = flows(&scratch, "maps")?;
+        connect(&mut table, 1, 150, 0)?;
+        // One that was opened anew, and is not confirmed.
+        let reopened = flow_key(7);
+        let embryos = MapData::from_pin(scratch.root().join("maps/FLOWS_NEW4"))?;
+        let mut embryos: Flows = Map::from_map_data(embryos)?.try_into()?;
+        embryos.insert(reopened, Flow { last_seen: u32::MAX, ..Flow::default() }, 0)?;
+        drop(EbpfDataplane::open(with_flows(&settings, 2048))?);
+        let kept = clients(&flows(&scratch, "maps")?);
+        let expected: Vec<u16> = (1..=50).filter(|client| *client != 7).chain([150]).collect();
+        assert_eq!(kept, expected);
+        assert!(!has_former(&scratch));
         Ok(())
     })
 }
 
-/// An agent was killed after it had new maps, before it had copied all entries.
 #[test]
-fn a_copy_that_a_killed_agent_began_is_completed() -> Result<()> {
-    in_namespace("resize-half", async || {
+fn maps_that_no_link_uses_any_more_are_only_removed() -> Result<()> {
+    in_namespace("resize-last", async || {
         let scratch = Scratch::new();
         let settings = serve(&scratch, 50)?;
-        let former = scratch.root().join("former-maps");
-        fs::create_dir(&former)?;
-        fs::rename(scratch.root().join("maps/FLOWS4"), former.join("FLOWS4"))?;
-        // As the loader makes it.
-        let other = Scratch::new();
-        drop(EbpfDataplane::open(with_flows(&other.settings(), 2048))?);
-        MapData::from_pin(other.root().join("maps/FLOWS4"))?.pin(scratch.root().join("maps/FLOWS4"))?;
-        let mut table = flows(&scratch, "maps")?;
-        connect(&mut table, 1, 150, 0)?;
-        drop(EbpfDataplane::open(with_flows(&settings, 2048))?);
-        let kept = clients(&flows(&scratch, "maps")?);
-        assert_eq!(kept, (1..=50).chain([150]).collect::<Vec<_>>(), "those of both maps");
+        move_aside(&scratch, "replaced-maps")?;
+        make_new(&scratch, 256)?;
+        let before = size(&scratch, "SERVICES")?;
+        drop(EbpfDataplane::open(settings)?);
+        assert_eq!((clients(&flows(&scratch, "maps")?), size(&scratch, "SERVICES")?), (Vec::new(), before));
         assert!(!has_former(&scratch));
         Ok(())
     })

@@ -39,6 +39,7 @@ each_client! {
     a_packet_writes_its_time_only_into_an_entry_that_is_old_enough
     a_connection_that_finds_no_room_is_served_from_the_table_of_new_ones
     no_connection_moves_while_the_agent_copies_the_table
+    no_half_of_a_connection_moves
 }
 
 /// Returns a bed with a Service with one backend on this node.
@@ -438,11 +439,23 @@ fn no_connection_moves_while_the_agent_copies_the_table(case: Case) {
     bed.set_agent_word(AGENT_HOLD, monotonic_seconds() + 100);
     handshake(case, &bed);
     assert_eq!(table_sizes(&bed), (2, 0));
-    client_entry(case, &bed, &case.tcp(flag::ACK));
+    let data = case.tcp(flag::ACK);
+    assert_eq!(client_entry(case, &bed, &data).state, FLOW_ESTABLISHED, "it may be silent for long");
     backend_answers(case, &bed, flag::ACK);
     assert_eq!(table_sizes(&bed), (2, 0));
     // The agent was killed meanwhile.
     bed.set_agent_word(AGENT_HOLD, monotonic_seconds() - 1);
     client_entry(case, &bed, &case.tcp(flag::ACK));
     assert_eq!(table_sizes(&bed), (0, 2));
+}
+
+/// FLOWS has room for one entry.
+fn no_half_of_a_connection_moves(case: Case) {
+    let bed = Bed::builder().sizes(Sizes { flows: 1, ..Sizes::default() }).load();
+    bed.service().external(case.vip()).backend_local(case.pod(1)).install();
+    handshake(case, &bed);
+    assert_eq!(table_sizes(&bed), (2, 0));
+    backend_answers(case, &bed, flag::ACK);
+    client_entry(case, &bed, &case.tcp(flag::ACK));
+    assert_eq!(table_sizes(&bed), (2, 0));
 }

@@ -202,24 +202,24 @@ impl Collector {
             let cursor = self.expiry.cursor;
             let [new4, new6, states4, states6] = &mut self.states;
             let round = &mut self.round;
-            let [silence4, silence6] = self.pressure.map(|pressure| pressure.silence);
+            let [pressure4, pressure6] = &mut self.pressure;
             let (count, next) = match self.expiry.table {
                 0 => {
-                    let embryos = Observers { round, states: new4, usage: None, silence: None };
+                    let embryos = Observers { round, states: new4, usage: None, pressure: None };
                     expire(&mut maps.of4.flows_new, cursor, &mut self.flows4, rules, embryos)
                 }
                 1 => {
-                    let embryos = Observers { round, states: new6, usage: None, silence: None };
+                    let embryos = Observers { round, states: new6, usage: None, pressure: None };
                     expire(&mut maps.of6.flows_new, cursor, &mut self.flows6, rules, embryos)
                 }
                 2 => {
                     let usage = Some(&mut self.counting);
-                    let observers = Observers { round, states: states4, usage, silence: silence4 };
+                    let observers = Observers { round, states: states4, usage, pressure: Some(pressure4) };
                     expire(&mut maps.of4.flows, cursor, &mut self.flows4, rules, observers)
                 }
                 _ => {
                     let usage = Some(&mut self.counting);
-                    let observers = Observers { round, states: states6, usage, silence: silence6 };
+                    let observers = Observers { round, states: states6, usage, pressure: Some(pressure6) };
                     expire(&mut maps.of6.flows, cursor, &mut self.flows6, rules, observers)
                 }
             }?;
@@ -299,14 +299,14 @@ struct Observers<'a> {
     round: &'a mut Option<SettlingRound>,
     states: &'a mut States,
     usage: Option<&'a mut Usage>,
-    /// The seconds of silence after which entries go before they expire.
-    silence: Option<u32>,
+    pressure: Option<&'a mut Pressure>,
 }
 
 impl Rules<'_> {
-    fn is_expired<A: Address>(&self, flow: &Flow<A>, silence: Option<u32>) -> bool {
+    fn is_expired<A: Address>(&self, flow: &Flow<A>, pressure: Option<&Pressure>) -> bool {
         let silent = timeouts::silence(flow.last_seen, self.now.seconds);
-        flow.has_expired(self.timeouts, self.now.seconds) || silence.is_some_and(|most| silent >= most)
+        flow.has_expired(self.timeouts, self.now.seconds)
+            || pressure.is_some_and(|pressure| pressure.wants(flow, silent))
     }
 
     fn visit<A: Address>(&self, observers: &mut Observers<'_>, key: &FlowKey<A>, flow: &Flow<A>) {
@@ -336,12 +336,11 @@ fn expire<A: Address>(
     rules: &Rules<'_>,
     mut observers: Observers<'_>,
 ) -> Result<(usize, Option<Cursor>), OpenError> {
-    let silence = observers.silence;
-    let is_candidate = |flow: &Flow<A>| rules.is_expired(flow, silence) || rules.is_unassigned(flow.service);
     let (entries, next) = table.batch(cursor, batch)?;
     let mut candidates = Vec::new();
     for (key, flow) in entries {
-        if is_candidate(&flow) {
+        let pressure = observers.pressure.as_deref();
+        if rules.is_expired(&flow, pressure) || rules.is_unassigned(flow.service) {
             candidates.push((key, flow));
         } else {
             rules.visit(&mut observers, &key, &flow);
@@ -349,13 +348,17 @@ fn expire<A: Address>(
     }
     let mut removed = 0;
     for (key, flow) in candidates {
+        let pressure = observers.pressure.as_deref();
         let twin = table.get(&flow.twin(&key)).ok().flatten();
-        let may_expire = twin.is_none_or(|twin| rules.is_expired(&twin, silence));
+        let may_expire = twin.is_none_or(|twin| rules.is_expired(&twin, pressure));
         // Read again: a packet may have renewed it since.
         let Some(flow) = table.get(&key).ok().flatten() else { continue };
-        let may_go = rules.is_unassigned(flow.service) || may_expire && rules.is_expired(&flow, silence);
+        let may_go = rules.is_unassigned(flow.service) || may_expire && rules.is_expired(&flow, pressure);
         if may_go && table.remove(&key).is_ok() {
             removed += 1;
+            if let Some(pressure) = &mut observers.pressure {
+                pressure.gone();
+            }
         } else {
             rules.visit(&mut observers, &key, &flow);
         }

@@ -6,8 +6,8 @@
 //! too small and starts anew. Layout 5 has ADDRESS_FILTER in the place of VIP_FILTER. Layout
 //! 6 adds FRONTEND_INDEX, which is filled anew. Layout 7 adds the figures of Services and endpoints, and the
 //! recorder of events. In layout 8 the wish of `millrace monitor` names Services by bits, and lasts three seconds.
-//! In layout 9 FLOWS evicts no entries, hash maps take their memory when entries come, and AGENT has one more
-//! word. Once no link runs a program of the former layout, [`Resize`](super::resize::Resize) replaces those maps.
+//! In layout 9 FLOWS evicts no entries, hash maps take their memory when entries come, and AGENT has two more
+//! words. Once no link runs a program of the former layout, [`Resize`](super::resize::Resize) replaces those maps.
 //!
 //! The maps of any other layout stay untouched until ours are filled. Then each of its links gets
 //! our program in one step, and the rest is removed.
@@ -51,7 +51,8 @@ impl Former {
         let roots: Vec<PathBuf> = roots.into_iter().filter(|root| root.exists()).collect();
         let mut agent = Vec::new();
         for root in &roots {
-            if !layout.maps().join("AGENT").exists() && agent.is_empty() {
+            // An agent that was killed before it had restored them leaves zeros.
+            if agent.is_empty() && words(&layout.maps()).iter().all(|word| *word == 0) {
                 agent = short_agent(root);
             }
             adopt_root(root, layout)?;
@@ -76,8 +77,13 @@ impl Former {
 
 /// Returns the words of a layout's AGENT if it has fewer than ours.
 fn short_agent(root: &Path) -> Vec<u64> {
-    let agent = map::mapped(&root.join("maps"), "AGENT", Access::Read).ok();
-    let agent = agent.filter(|agent| agent.len() < AGENT_WORDS);
+    let words = words(&root.join("maps"));
+    if words.len() < AGENT_WORDS as usize { words } else { Vec::new() }
+}
+
+/// Returns the words of the AGENT in a directory of maps; none if there is none.
+fn words(maps: &Path) -> Vec<u64> {
+    let agent = map::mapped(maps, "AGENT", Access::Read).ok();
     agent.map_or_else(Vec::new, |agent| (0..agent.len()).map(|index| agent.load(index)).collect())
 }
 

@@ -50,12 +50,20 @@ impl EbpfDataplane {
             served.programs.remove_former()?;
             former.remove()?;
         }
-        let resize = match unfinished {
-            None => Resize::begin(&layout, &settings.sizes)?,
-            unfinished => unfinished,
-        };
-        if let Some(resize) = resize {
-            served.resize(resize, &settings, &layout, &replies)?;
+        let setup = Setup { settings: &settings, layout: &layout, replies };
+        let mut is_resized = false;
+        if let Some(resize) = unfinished {
+            served.resize(resize, &setup)?;
+            is_resized = true;
+        }
+        // While two modes share the node, the maps of the other one stay as they are.
+        if settings.share == Share::Alone
+            && let Some(resize) = Resize::begin(&layout, &settings.sizes)?
+        {
+            served.resize(resize, &setup)?;
+            is_resized = true;
+        }
+        if is_resized {
             maps = Maps::open(&layout.maps(), Access::Write)?;
         }
         reply_ports::record(&maps.agent, &settings.snat_ports);
@@ -108,22 +116,25 @@ impl Served {
     }
 
     /// Replaces maps, with the programs that use them.
-    fn resize(
-        &mut self,
-        resize: Resize,
-        settings: &Settings,
-        layout: &Layout,
-        replies: &RangeInclusive<u16>,
-    ) -> Result<(), OpenError> {
-        if !resize.is_continued() {
+    fn resize(&mut self, mut resize: Resize, setup: &Setup<'_>) -> Result<(), OpenError> {
+        let Setup { settings, layout, replies } = setup;
+        let is_first = !resize.is_continued();
+        if is_first && resize.has_flows() {
             // A program of another build may not know that connections must stay out of FLOWS.
-            self.renew()?;
+            self.attachments.renew(&self.programs)?;
         }
         self.programs = Programs::open(settings, layout, replies)?;
         self.attachments.need(&mut self.programs, settings, layout)?;
         resize.copy()?;
         self.renew()?;
-        resize.finish()?;
+        resize.finish(is_first)?;
         self.programs.remove_former()
     }
+}
+
+/// What programs are loaded with.
+struct Setup<'a> {
+    settings: &'a Settings,
+    layout: &'a Layout,
+    replies: RangeInclusive<u16>,
 }

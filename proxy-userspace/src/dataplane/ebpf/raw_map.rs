@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::time::Duration;
 
 use aya::maps::{MapData, MapType};
 
@@ -71,11 +72,32 @@ impl RawMap {
     /// Writes the entry of `key` as another map has it, or removes it if that map has none.
     pub fn copy(&self, from: &Self, key: &[u8]) -> Result<(), OpenError> {
         match from.get(key)? {
-            Some(value) if value.len() == self.value_bytes => {
-                self.call(MAP_UPDATE_ELEM, key, value.as_ptr() as u64).map(drop)
-            }
+            Some(value) if value.len() == self.value_bytes => self.insert(key, &value),
             Some(_) => Err(self.failed(io::ErrorKind::InvalidData.into())),
             None => self.remove(key),
+        }
+    }
+
+    /// Writes an entry.
+    ///
+    /// The kernel may lack memory for a moment: a map that takes it on demand has only a little at hand.
+    pub fn insert(&self, key: &[u8], value: &[u8]) -> Result<(), OpenError> {
+        const TRIES: usize = 20;
+        const PAUSE: Duration = Duration::from_millis(1);
+        if value.len() != self.value_bytes {
+            return Err(self.failed(io::ErrorKind::InvalidInput.into()));
+        }
+        let mut tries = 1..TRIES;
+        loop {
+            match self.call(MAP_UPDATE_ELEM, key, value.as_ptr() as u64) {
+                Err(OpenError::RawMap { error, .. })
+                    if matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::EAGAIN | libc::EBUSY))
+                        && tries.next().is_some() =>
+                {
+                    std::thread::sleep(PAUSE);
+                }
+                result => return result.map(drop),
+            }
         }
     }
 
@@ -87,7 +109,7 @@ impl RawMap {
         Ok(())
     }
 
-    /// Copies all entries of a map that nobody else removes entries from.
+    /// Copies all entries of a map. Entries that programs write meanwhile may be missed.
     pub fn copy_all(&self, from: &Self) -> Result<(), OpenError> {
         if from.is_array {
             return self.copy_array(from);
@@ -95,7 +117,9 @@ impl RawMap {
         let mut key = vec![0; from.key_bytes];
         let mut next = vec![0; from.key_bytes];
         let mut found = from.call_with(MAP_GET_NEXT_KEY, 0, next.as_mut_ptr() as u64)?;
-        while found {
+        // A removed key lets the walk begin anew.
+        let mut steps = 0..u64::from(from.entries) * 4;
+        while found && steps.next().is_some() {
             std::mem::swap(&mut key, &mut next);
             self.copy(from, &key)?;
             found = from.call_with(MAP_GET_NEXT_KEY, key.as_ptr() as u64, next.as_mut_ptr() as u64)?;

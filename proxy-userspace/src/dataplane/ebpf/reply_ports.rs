@@ -25,7 +25,7 @@ pub fn of(wanted: &RangeInclusive<u16>, layout: &Layout) -> Result<RangeInclusiv
         ports.add(*former.start());
         ports.add(*former.end());
     }
-    for directory in [layout.maps(), layout.former_maps()] {
+    for directory in [layout.maps(), layout.leaving_maps()] {
         for name in ["FLOWS4", "FLOWS_NEW4"] {
             ports.add_used::<Addr4>(&directory, name)?;
         }

@@ -1,28 +1,30 @@
 //! Maps of another size: an agent that starts with other settings, or with more Services than its maps have
 //! room for, puts new maps in the place of the pinned ones. Connections go on.
 //!
-//! The pins of the former maps move to a directory of their own, and the programs are loaded anew, with new
-//! maps. The links still run the former programs meanwhile. Then the entries are copied, and the links get the
-//! new programs. Only an agent writes most maps, and none is at work. But the programs write FLOWS, so AGENT_HOLD
-//! keeps connections out of it from the copy on until no link runs a former program. FLOWS_NEW, which is not
-//! replaced, serves new connections until then.
+//! The programs are loaded anew, with new maps. Then the entries are copied, and the links get the new programs.
+//! Only an agent writes most maps, and none is at work. But the programs write FLOWS, so AGENT_HOLD keeps
+//! connections out of it from the copy on until no link runs a former program. FLOWS_NEW, which is not replaced,
+//! serves new connections until then.
 //!
-//! The directory of former maps says how far an agent was that was killed on the way. A map without a new one
-//! goes back to its place. Else the next agent copies again.
+//! The directory with the pins of the former maps says how far an agent was that was killed:
+//!
+//! 1. `former-maps`: no link uses the new maps. The next agent drops them and begins again.
+//! 2. `leaving-maps`: links may use either. The next agent copies what the new maps lack, and renews the links.
+//! 3. `replaced-maps`: no link uses them. The next agent removes them.
 
-use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use aya::maps::MapInfo;
 use aya_obj::Object;
 use proxy_common::config::AGENT_HOLD;
-use proxy_common::flow::{Flow, FlowKey};
+use proxy_common::flow::{FLOW_CLOSING, FLOW_FIN_BACKEND, FLOW_FIN_CLIENT, Flow, FlowKey};
 use proxy_common::{Addr4, Addr6, Address};
 use tracing::{info, warn};
 
-use super::bpffs::remove_tree;
+use super::bpffs::{entries, remove_tree};
 use super::error::OpenError;
 use super::grace_period::GracePeriod;
 use super::inventory::{indexed_as, maps};
@@ -31,38 +33,44 @@ use super::map;
 use super::mapped::{Access, MappedArray};
 use super::maps::Table;
 use super::object::OBJECT;
-use super::raw_map::RawMap;
+use super::raw_map::{RawMap, bytes_of};
 use super::settings::Sizes;
-use super::{now, shape};
+use super::{now, pins, shape};
 
-/// The longest time that connections stay out of FLOWS. It takes a second to copy some millions of entries.
+/// The time that connections stay out of FLOWS if nobody says more. It is begun anew while entries are copied.
 const HOLD: Duration = Duration::from_secs(30);
+/// The number of copied entries after which the time begins anew.
+const HOLD_AGAIN: usize = 1 << 16;
 
 /// The replacement of some maps.
 #[derive(Debug)]
 pub struct Resize {
     layout: Layout,
     names: Vec<&'static str>,
-    /// Whether an earlier agent was killed on the way. Some links may run programs with the new maps.
-    is_continued: bool,
+    /// Where the pins of the former maps are.
+    former: PathBuf,
 }
 
 impl Resize {
-    /// Returns the replacement that a killed agent has left, if it had new maps.
+    /// Tidies up after an agent that was killed. Returns its replacement if links may use both maps.
     pub fn unfinished(layout: &Layout) -> Result<Option<Self>, OpenError> {
-        let mut names = Vec::new();
-        for (name, _) in maps(&Sizes::default()) {
-            let (former, pin) = (layout.former_maps().join(name), layout.maps().join(name));
-            if !former.exists() {
-                continue;
-            }
-            if pin.exists() {
-                names.push(name);
-            } else {
-                rename(&former, &pin)?;
-            }
+        remove_tree(&layout.replaced_maps(), &mut Vec::new())?;
+        let former = layout.former_maps();
+        for pin in entries(&former)? {
+            let Some(name) = pin.file_name() else { continue };
+            let place = layout.maps().join(name);
+            pins::remove(&place)?;
+            rename(&pin, &place)?;
         }
-        Ok((!names.is_empty()).then(|| Self { layout: layout.clone(), names, is_continued: true }))
+        remove_tree(&former, &mut Vec::new())?;
+        let leaving = layout.leaving_maps();
+        let names = maps(&Sizes::default()).map(|(name, _)| name);
+        let names: Vec<_> = names.into_iter().filter(|name| leaving.join(name).exists()).collect();
+        let resize = Self { layout: layout.clone(), names, former: leaving };
+        if resize.has_flows() {
+            resize.hold(now() + HOLD)?;
+        }
+        Ok((!resize.names.is_empty()).then_some(resize))
     }
 
     /// Moves the pins of all maps aside that have another size than the wanted one, or another kind. The next
@@ -81,63 +89,73 @@ impl Resize {
                     || !shape::is_of_our_kind(&pinned, &object, name)
             })
         };
-        let names: Vec<_> = wanted.iter().map(|(name, _)| *name).collect();
-        let names: Vec<_> = names.into_iter().filter(|name| is_outgrown(indexed_as(name))).collect();
+        let names = wanted.iter().map(|(name, _)| *name);
+        let mut names: Vec<_> =
+            names.filter(|name| is_outgrown(name) || is_outgrown(indexed_as(name))).collect();
         if names.is_empty() {
             return Ok(None);
         }
+        // FLOWS comes last, so that connections wait for its copy alone.
+        names.sort_by_key(|name| is_flows(name));
         let former = layout.former_maps();
         fs::create_dir_all(&former).map_err(|error| OpenError::File { path: former.clone(), error })?;
         for name in &names {
             rename(&layout.maps().join(name), &former.join(name))?;
         }
         info!(maps = names.join(", "), "maps get another size; connections go on");
-        Ok(Some(Self { layout: layout.clone(), names, is_continued: false }))
+        Ok(Some(Self { layout: layout.clone(), names, former }))
     }
 
-    /// Whether an earlier agent has begun it. Links may then run programs with maps that lack entries.
-    pub const fn is_continued(&self) -> bool {
-        self.is_continued
+    /// Whether an earlier agent has begun it. Links may then run programs with either maps.
+    pub fn is_continued(&self) -> bool {
+        self.former == self.layout.leaving_maps()
+    }
+
+    /// Whether the programs write one of the maps all the time.
+    pub fn has_flows(&self) -> bool {
+        self.names.iter().any(|name| is_flows(name))
     }
 
     /// Copies the entries into the new maps. From here on no connection moves to FLOWS, until
-    /// [`finish`](Self::finish).
-    pub fn copy(&self) -> Result<(), OpenError> {
+    /// [`finish`](Self::finish). The links may get the new programs next.
+    pub fn copy(&mut self) -> Result<(), OpenError> {
+        for name in self.names.iter().copied().filter(|name| !is_flows(name)) {
+            let (former, _) = map::open(&self.former, name)?;
+            let (new, _) = map::open(&self.layout.maps(), name)?;
+            RawMap::of(name, &new)?.copy_all(&RawMap::of(name, &former)?)?;
+        }
         if self.has_flows() {
             self.hold(now() + HOLD)?;
             wait_for_programs()?;
+            self.copy_flows::<Addr4>("FLOWS4", "FLOWS_NEW4")?;
+            self.copy_flows::<Addr6>("FLOWS6", "FLOWS_NEW6")?;
+            self.hold(now() + HOLD)?;
         }
-        for name in self.names.iter().copied() {
-            match name {
-                "FLOWS4" => self.copy_flows::<Addr4>(name)?,
-                "FLOWS6" => self.copy_flows::<Addr6>(name)?,
-                _ => {
-                    let (former, _) = map::open(&self.layout.former_maps(), name)?;
-                    let (new, _) = map::open(&self.layout.maps(), name)?;
-                    RawMap::of(name, &new)?.copy_all(&RawMap::of(name, &former)?)?;
-                }
-            }
+        if !self.is_continued() {
+            rename(&self.former, &self.layout.leaving_maps())?;
+            self.former = self.layout.leaving_maps();
         }
         Ok(())
     }
 
-    /// Forgets the former maps, once no link runs a program that uses them.
-    pub fn finish(self) -> Result<(), OpenError> {
+    /// Forgets the former maps, once no link runs a program that uses them. `is_first` is whether no earlier agent
+    /// had begun.
+    pub fn finish(self, is_first: bool) -> Result<(), OpenError> {
+        let replaced = self.layout.replaced_maps();
         if self.has_flows() {
+            self.hold(now() + HOLD)?;
             wait_for_programs()?;
-            // What a former program has removed since the copy. After the end of an earlier hold, connections came that
-            // the former map does not have.
-            if !self.is_continued {
-                self.remove_gone::<Addr4>("FLOWS4")?;
-                self.remove_gone::<Addr6>("FLOWS6")?;
+            // Between the holds of two agents, connections came that the former map does not have.
+            if is_first {
+                self.catch_up::<Addr4>("FLOWS4")?;
+                self.catch_up::<Addr6>("FLOWS6")?;
             }
+        }
+        rename(&self.former, &replaced)?;
+        if self.has_flows() {
             self.hold(Duration::ZERO)?;
         }
-        remove_tree(&self.layout.former_maps(), &mut Vec::new())
-    }
-
-    fn has_flows(&self) -> bool {
-        self.names.iter().any(|name| matches!(*name, "FLOWS4" | "FLOWS6"))
+        remove_tree(&replaced, &mut Vec::new())
     }
 
     fn hold(&self, until: Duration) -> Result<(), OpenError> {
@@ -149,100 +167,116 @@ impl Resize {
         Ok(())
     }
 
-    fn former_flows<A: Address>(&self, name: &'static str) -> Result<FlowTables<A>, OpenError> {
-        let former = Table::open(&self.layout.former_maps(), name)?;
-        Ok((former, Table::open(&self.layout.maps(), name)?))
-    }
-
-    fn copy_flows<A: Address>(&self, name: &'static str) -> Result<(), OpenError> {
-        let (former, mut new) = self.former_flows::<A>(name)?;
-        let mut entries = Vec::new();
-        let mut copied = 0_usize;
-        let may_lack_room = new.entries() < former.entries();
-        let mut refused = 0_usize;
-        former.for_each(|key, flow| {
-            if may_lack_room {
-                entries.push((flow.last_seen, key));
-            } else if new.insert(&key, &flow).is_ok() {
-                copied += 1;
-            } else {
-                refused += 1;
-            }
-            true
-        })?;
-        if may_lack_room {
-            let kept = keep_latest(&former, &mut new, entries);
-            (copied, refused) = (kept.copied, kept.refused);
+    fn copy_flows<A: Address>(&self, name: &'static str, embryos: &'static str) -> Result<(), OpenError> {
+        if !self.names.contains(&name) {
+            return Ok(());
         }
-        info!(map = name, copied, "flow entries copied");
-        if refused > 0 {
-            warn!(
-                map = name,
-                refused,
-                size = new.entries(),
-                "flow entries found no room in the smaller map, those without a packet for longest; some of \
-                 their connections may end"
-            );
+        let former: FlowTable<A> = Table::open(&self.former, name)?;
+        let new: FlowTable<A> = Table::open(&self.layout.maps(), name)?;
+        let embryos: FlowTable<A> = Table::open(&self.layout.maps(), embryos)?;
+        let mut copy =
+            Copy { former: &former, into: RawMap::of(name, new.data())?, copied: 0, refused: None };
+        let is_held = |table: &FlowTable<A>, key| table.get(&key).is_ok_and(|flow| flow.is_some());
+        let may_lack_room = new.entries() < former.entries();
+        let (mut entries, mut seen, mut failed) = (Vec::new(), 0_usize, None);
+        former.for_each(|key, flow| {
+            seen += 1;
+            if seen.is_multiple_of(HOLD_AGAIN) {
+                failed = self.hold(now() + HOLD).err();
+            }
+            // Programs with the new map may know better by now.
+            let is_known = self.is_continued() && (is_held(&new, key) || is_held(&embryos, key));
+            if may_lack_room && !is_known {
+                entries.push((flow.last_seen, key));
+            } else if !is_known {
+                copy.put(&key, &flow);
+            }
+            failed.is_none()
+        })?;
+        failed.map_or(Ok(()), Err)?;
+        entries.sort_unstable_by_key(|(last_seen, _)| std::cmp::Reverse(*last_seen));
+        for (_, key) in entries {
+            if !is_held(&new, key) {
+                copy.put_with_twin(&key);
+            }
+        }
+        info!(map = name, copied = copy.copied, "flow entries copied");
+        if let Some((error, refused)) = copy.refused {
+            let size = new.entries();
+            warn!(map = name, refused, size, %error, "the new map has no room for some flow entries; connections may end");
         }
         Ok(())
     }
 
-    /// Removes the entries that the former map has no more.
-    fn remove_gone<A: Address>(&self, name: &'static str) -> Result<(), OpenError> {
+    /// Does what former programs have done to the entries since the copy: they removed some, and closed some.
+    fn catch_up<A: Address>(&self, name: &'static str) -> Result<(), OpenError> {
         if !self.names.contains(&name) {
             return Ok(());
         }
-        let (former, new) = self.former_flows::<A>(name)?;
-        let mut gone = BTreeSet::new();
-        new.for_each(|key, _| {
-            if former.get(&key).is_ok_and(|flow| flow.is_none()) {
-                gone.insert(raw_bytes(&key));
+        let former: FlowTable<A> = Table::open(&self.former, name)?;
+        let mut new: FlowTable<A> = Table::open(&self.layout.maps(), name)?;
+        let (mut gone, mut closed) = (Vec::new(), Vec::new());
+        new.for_each(|key, flow| {
+            match former.get(&key) {
+                Ok(None) => gone.push(key),
+                Ok(Some(before)) if has_seen_more(&before, &flow) => closed.push((key, before)),
+                _ => {}
             }
             true
         })?;
-        let raw = RawMap::of(name, new.data())?;
-        gone.iter().try_for_each(|key| raw.remove(key))
+        // An entry that is not there any more needs neither.
+        for key in gone {
+            let _ = new.remove(&key);
+        }
+        for (key, flow) in closed {
+            let _ = new.insert(&key, &flow);
+        }
+        Ok(())
     }
 }
 
-/// A former map and the new one.
-type FlowTables<A> = (Table<FlowKey<A>, Flow<A>>, Table<FlowKey<A>, Flow<A>>);
+type FlowTable<A> = Table<FlowKey<A>, Flow<A>>;
 
-/// The outcome of copying entries into a smaller map.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Kept {
+/// The copy of one map of flows.
+struct Copy<'a, A: Address> {
+    former: &'a FlowTable<A>,
+    into: RawMap,
     copied: usize,
-    refused: usize,
+    /// The first refusal, and the number of all.
+    refused: Option<(OpenError, usize)>,
 }
 
-/// Copies the connections with the latest packets, both entries of each.
-fn keep_latest<A: Address>(
-    former: &Table<FlowKey<A>, Flow<A>>,
-    new: &mut Table<FlowKey<A>, Flow<A>>,
-    mut entries: Vec<(u32, FlowKey<A>)>,
-) -> Kept {
-    let mut kept = Kept::default();
-    entries.sort_unstable_by_key(|(last_seen, _)| std::cmp::Reverse(*last_seen));
-    for (_, key) in entries {
-        if new.get(&key).ok().flatten().is_some() {
-            continue;
-        }
-        let Some(flow) = former.get(&key).ok().flatten() else { continue };
-        let twin_key = flow.twin(&key);
-        let twin = former.get(&twin_key).ok().flatten().map(|twin| (twin_key, twin));
-        for (key, flow) in twin.into_iter().chain([(key, flow)]) {
-            if new.insert(&key, &flow).is_ok() {
-                kept.copied += 1;
-            } else {
-                kept.refused += 1;
+impl<A: Address> Copy<'_, A> {
+    fn put(&mut self, key: &FlowKey<A>, flow: &Flow<A>) {
+        match self.into.insert(&bytes_of(key), &bytes_of(flow)) {
+            Ok(()) => self.copied += 1,
+            Err(error) => {
+                let (first, count) = self.refused.take().unwrap_or((error, 0));
+                self.refused = Some((first, count + 1));
             }
         }
     }
-    kept
+
+    /// Copies both entries of a connection, as they are by now.
+    fn put_with_twin(&mut self, key: &FlowKey<A>) {
+        let Some(flow) = self.former.get(key).ok().flatten() else { return };
+        let twin_key = flow.twin(key);
+        if let Some(twin) = self.former.get(&twin_key).ok().flatten() {
+            self.put(&twin_key, &twin);
+        }
+        self.put(key, &flow);
+    }
 }
 
-fn raw_bytes<A: Address>(key: &FlowKey<A>) -> Vec<u8> {
-    super::raw_map::bytes_of(key)
+/// Whether a former program has seen an end of a connection that the new ones have not.
+fn has_seen_more<A: Address>(former: &Flow<A>, new: &Flow<A>) -> bool {
+    const FINS: u8 = FLOW_FIN_CLIENT | FLOW_FIN_BACKEND;
+    let is_closed = former.state == FLOW_CLOSING && new.state != FLOW_CLOSING;
+    former.last_seen >= new.last_seen && (is_closed || former.flags & FINS & !new.flags != 0)
+}
+
+fn is_flows(name: &str) -> bool {
+    matches!(name, "FLOWS4" | "FLOWS6")
 }
 
 fn wait_for_programs() -> Result<(), OpenError> {
@@ -251,5 +285,5 @@ fn wait_for_programs() -> Result<(), OpenError> {
 }
 
 fn rename(from: &Path, to: &Path) -> Result<(), OpenError> {
-    fs::rename(from, to).map_err(|error| OpenError::File { path: from.to_owned(), error })
+    fs::rename(from, to).map_err(|error: io::Error| OpenError::File { path: from.to_owned(), error })
 }

@@ -228,7 +228,7 @@ impl Sockets {
     }
 }
 
-/// Entries each map has room for. A pinned map keeps the size it was made with.
+/// Entries each map has room for. An agent that needs others replaces the pinned maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
     /// Service ids: two for each service port and family at most (SERVICES, NAMES, SERVICE_STATS).
