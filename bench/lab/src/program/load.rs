@@ -76,7 +76,7 @@ pub struct Sizes {
     pub slots: u32,
     /// Backends and hints.
     pub backends: u32,
-    /// Entries of FLOWS for each family. FLOWS_NEW has a quarter of them.
+    /// Entries of FLOWS for each family. FLOWS_NEW has a quarter of them, and no fewer than 1024.
     pub flows: u32,
 }
 
@@ -288,8 +288,8 @@ impl BedBuilder {
             ("PEERS", 64),
             ("FLOWS4", flows),
             ("FLOWS6", flows),
-            ("FLOWS_NEW4", flows.div_ceil(4)),
-            ("FLOWS_NEW6", flows.div_ceil(4)),
+            ("FLOWS_NEW4", flows.div_ceil(4).max(1 << 10)),
+            ("FLOWS_NEW6", flows.div_ceil(4).max(1 << 10)),
             ("FRAGMENTS4", flows.div_ceil(4)),
             ("FRAGMENTS6", flows.div_ceil(4)),
         ];
