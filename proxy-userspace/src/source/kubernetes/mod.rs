@@ -39,8 +39,8 @@ use futures_util::future::join_all;
 use tokio::sync::mpsc::Sender;
 
 pub use self::connect::{Connection, connect};
-pub use self::failure::explain_refusal;
 use self::doubts::Doubts;
+pub use self::failure::explain_refusal;
 use self::follow::Follower;
 use self::pause::Pause;
 pub use self::probe::{Probe, RIGHTS, Right, probe};

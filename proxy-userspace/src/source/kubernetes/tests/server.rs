@@ -63,11 +63,7 @@ impl Server {
     }
 }
 
-async fn accept(
-    listener: TcpListener,
-    senders: HashMap<Kind, UnboundedSender<Request>>,
-    versions: Versions,
-) {
+async fn accept(listener: TcpListener, senders: HashMap<Kind, UnboundedSender<Request>>, versions: Versions) {
     loop {
         let (socket, _) = listener.accept().await.unwrap();
         let (senders, versions) = (senders.clone(), versions.clone());
@@ -79,7 +75,7 @@ async fn accept(
                 "/api/v1/nodes" => Kind::Node,
                 other => panic!("{other} was asked for"),
             };
-            if request.says("resourceVersionMatch") == "NotOlderThan" {
+            if request.says("limit") == "1" {
                 return versions.answer(kind, request).await;
             }
             let _ = senders[&kind].send(request);
@@ -123,7 +119,10 @@ impl Versions {
     }
 
     async fn answer(&self, kind: Kind, request: Request) {
-        assert_eq!((request.says("limit"), request.says("labelSelector")), ("1", ""));
+        assert_eq!(
+            (request.says("resourceVersionMatch"), request.says("labelSelector")),
+            ("NotOlderThan", "")
+        );
         let wanted = request.says("resourceVersion").parse().unwrap();
         if self.0.lock().unwrap().is_unknown {
             return request.answer("400 Bad Request", "", "{}").await;
@@ -135,7 +134,8 @@ impl Versions {
             }
             Some(newest) => {
                 let message = format!("Too large resource version: {wanted}, current: {newest}");
-                let causes = [json!({ "reason": "ResourceVersionTooLarge", "message": "Too large resource version" })];
+                let causes =
+                    [json!({ "reason": "ResourceVersionTooLarge", "message": "Too large resource version" })];
                 let status = json!({
                     "kind": "Status", "code": 504, "reason": "Timeout", "message": format!("Timeout: {message}"),
                     "details": { "causes": causes },
