@@ -33,7 +33,7 @@ pub struct Cluster {
 impl Cluster {
     /// Builds a bed that is to follow a directory, and starts the servers, but no agents.
     ///
-    /// `xdp` is the agents' `--xdp`. With `off`, the wires carry unfinished checksums and merged
+    /// `xdp` is the agents' `--xdp`. With `off`, virtual wires carry unfinished checksums and merged
     /// frames, as virtual devices do by default.
     pub fn without_agents(shape: Shape, xdp: &str) -> Result<Self> {
         Self::build(bed(shape, xdp)?, None, xdp)
@@ -55,7 +55,12 @@ impl Cluster {
         let proxies = bed.nodes().iter().map(|node| Proxy::new(&bed, node, source, xdp));
         let proxies = proxies.collect::<Result<_>>()?;
         let servers = bed.pods().map(|pod| Server::in_pod(pod, TARGET_PORT)).collect::<Result<_>>()?;
-        let hooks: &[&str] = if xdp == "off" { &["tc_ingress", "tc_egress"] } else { &["xdp", "tc_egress"] };
+        let hooks: &[&str] = match xdp {
+            "off" => &["tc_ingress", "tc_egress"],
+            // The driver decides about XDP.
+            "auto" => &["tc_egress"],
+            _ => &["xdp", "tc_egress"],
+        };
         Ok(Self { agents: BTreeMap::new(), proxies, servers, api_server, manifests, bed, hooks })
     }
 
@@ -193,6 +198,10 @@ impl Cluster {
 }
 
 fn bed(shape: Shape, xdp: &str) -> Result<Bed> {
-    let wire = if xdp == "off" { Wire::Offloaded } else { Wire::Plain };
+    let wire = match (shape.wire, xdp) {
+        (Wire::Cards, _) => Wire::Cards,
+        (_, "off") => Wire::Offloaded,
+        _ => Wire::Plain,
+    };
     Bed::new(Shape { wire, ..shape })
 }

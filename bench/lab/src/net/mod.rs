@@ -1,6 +1,7 @@
 //! Network namespaces, and the devices in them.
 
 mod attached;
+mod card;
 mod cgroup;
 mod ethtool;
 mod namespace;
@@ -13,8 +14,9 @@ mod wire;
 mod wireguard;
 
 pub use attached::{attached_programs, has_tcx};
+pub use card::{CardEnd, take_card};
 pub use cgroup::Cgroup;
-pub use ethtool::{Offload, leave_tags_alone, set_offload, set_queues};
+pub use ethtool::{Offload, driver_of, leave_tags_alone, set_offload, set_queues};
 pub use namespace::{Namespace, Task};
 pub use netlink::Netlink;
 pub use overlay::{End, Overlay};

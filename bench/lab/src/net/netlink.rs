@@ -91,6 +91,35 @@ impl Netlink {
         address.with_context(|| format!("{device} has no MAC address"))
     }
 
+    /// Returns the index of the device with a MAC address.
+    pub async fn index_of_mac(&self, mac: Mac) -> Result<Option<u32>> {
+        let mut links = self.handle.link().get().execute();
+        while let Some(link) = links.try_next().await? {
+            let is_it = |attribute: &LinkAttribute| matches!(attribute, LinkAttribute::Address(bytes) if bytes[..] == mac);
+            if link.attributes.iter().any(is_it) {
+                return Ok(Some(link.header.index));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Moves a device into another namespace. It is down afterwards.
+    pub async fn move_link(&self, index: u32, namespace: &File) -> Result<()> {
+        let link = LinkUnspec::new_with_index(index).setns_by_fd(namespace.as_raw_fd()).build();
+        self.handle.link().set(link).execute().await.with_context(|| format!("can't move device {index}"))
+    }
+
+    /// Renames a device that is down.
+    pub async fn rename(&self, index: u32, name: &str) -> Result<()> {
+        let link = LinkUnspec::new_with_index(index).name(name).build();
+        self.handle
+            .link()
+            .set(link)
+            .execute()
+            .await
+            .with_context(|| format!("can't name device {index} {name}"))
+    }
+
     /// Deletes a device, and with it its peer.
     pub async fn delete_link(&self, device: &str) -> Result<()> {
         let index = index_of(device)?;
