@@ -4,6 +4,7 @@
 //! driver of its cards.
 #![expect(
     clippy::unwrap_used,
+    clippy::indexing_slicing,
     reason = "a test that finds something else than it asked for must fail at once"
 )]
 

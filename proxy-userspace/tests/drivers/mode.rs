@@ -20,8 +20,8 @@ fn the_agent_attaches_xdp_in_a_driver_that_can_and_leaves_others_to_tc() -> Resu
     for proxy in cluster.proxies() {
         let attached = proxy.attached()?;
         let mode = |hook: &str| {
-            let mut found = attached.iter().filter(|row| row.device == "eth0" && row.hook == hook);
-            found.next().map(|row| row.mode.to_string())
+            let row = attached.iter().find(|row| row.device == "eth0" && row.hook == hook);
+            row.map(|row| row.mode.to_string())
         };
         // Not `println!`, which libtest shows only after a failure. It has begun a line already.
         writeln!(

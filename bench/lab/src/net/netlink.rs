@@ -95,8 +95,11 @@ impl Netlink {
     pub async fn index_of_mac(&self, mac: Mac) -> Result<Option<u32>> {
         let mut links = self.handle.link().get().execute();
         while let Some(link) = links.try_next().await? {
-            let is_it = |attribute: &LinkAttribute| matches!(attribute, LinkAttribute::Address(bytes) if bytes[..] == mac);
-            if link.attributes.iter().any(is_it) {
+            let mut addresses = link.attributes.iter().filter_map(|attribute| match attribute {
+                LinkAttribute::Address(bytes) => Some(bytes),
+                _ => None,
+            });
+            if addresses.any(|bytes| bytes[..] == mac) {
                 return Ok(Some(link.header.index));
             }
         }
