@@ -44,6 +44,13 @@ pub(super) struct Output {
     pub doubts: Doubts,
 }
 
+/// Whether the server is known to have a version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Confirmation {
+    Given,
+    Missing,
+}
+
 /// The task that follows one kind.
 pub(super) struct Follower {
     kind: Kind,
@@ -58,7 +65,7 @@ pub(super) struct Follower {
     /// The version before the present listing.
     former: Option<String>,
     /// Whether the server is known to have the version. A lost connection may lead to another state.
-    is_confirmed: bool,
+    confirmation: Confirmation,
     /// Requests in a row in which the server did not have the version.
     refusals: u32,
     /// The time of the last request for a watch.
@@ -101,7 +108,7 @@ impl Follower {
             known: Known::of(kind),
             version: None,
             former: None,
-            is_confirmed: false,
+            confirmation: Confirmation::Missing,
             refusals: 0,
             opened: Instant::now(),
             attempts: 0,
@@ -154,7 +161,7 @@ impl Follower {
             self.listing = self.listing.wrapping_add(1);
             return self.list().await;
         };
-        if !self.is_confirmed {
+        if self.confirmation == Confirmation::Missing {
             self.confirm(&version).await?;
         }
         let lines = self.open_watch(self.query.watch(&version)?).await?;
@@ -182,7 +189,7 @@ impl Follower {
     }
 
     async fn open_watch(&mut self, request: HttpRequest) -> Result<Lines, Failure> {
-        self.is_confirmed = false;
+        self.confirmation = Confirmation::Missing;
         self.opened = Instant::now();
         self.link.open(request, self.kind, "watch").await
     }
@@ -270,7 +277,7 @@ impl Follower {
             continue_token = page.metadata.continue_token.filter(|token| !token.is_empty());
             if continue_token.is_none() {
                 self.finish(page.metadata.resource_version);
-                self.is_confirmed = true;
+                self.confirmation = Confirmation::Given;
                 return Ok(());
             }
         }
@@ -310,7 +317,9 @@ impl Follower {
                 Err(failure) => failure,
             };
             // The server ends a watch at this age. An earlier end may be that of the server.
-            self.is_confirmed = failure == Failure::Ended && self.opened.elapsed() >= self.timing.watch;
+            if failure == Failure::Ended && self.opened.elapsed() >= self.timing.watch {
+                self.confirmation = Confirmation::Given;
+            }
             if self.version.is_some() && Instant::now() >= working_at {
                 self.set_working();
                 // Watches end: by the server's clock, by its restart, or by a broken connection.
