@@ -9,6 +9,9 @@ pub type Modules = &'static [&'static str];
 
 /// Bridges between pods.
 const BRIDGE: Modules = &["net/llc/llc", "net/802/stp", "net/bridge/bridge"];
+/// VLANs. Only with them, a card that filters VLANs lets a frame with VLAN 0 pass: a priority
+/// (`vlan_device_event` in net/8021q/vlan.c).
+const VLANS: Modules = &["net/802/garp", "net/802/mrp", "net/8021q/8021q"];
 /// Destruction of sockets by the agent.
 const SOCKETS: Modules = &["net/ipv4/inet_diag", "net/ipv4/udp_diag", "net/ipv4/tcp_diag"];
 /// Tunnels in UDP.
@@ -177,7 +180,7 @@ impl Target {
         name: "drivers",
         kernels: &["6.12"],
         filters: &[],
-        modules: &[BRIDGE],
+        modules: &[BRIDGE, VLANS],
         skipped: &[],
         needs_agent: true,
         tools: &[],
