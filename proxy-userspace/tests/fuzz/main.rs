@@ -12,10 +12,12 @@
 
 mod agreement;
 mod answers;
+mod control;
 mod cut;
 mod folder;
 mod fragment;
 mod generate;
+mod memory;
 mod oracle;
 mod packet;
 mod random;
