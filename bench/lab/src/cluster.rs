@@ -10,7 +10,7 @@ use crate::apiserver::ApiServer;
 use crate::capture::Capture;
 use crate::manifests::{Manifests, Service, nodes};
 use crate::process::Process;
-use crate::topology::{Bed, Family, Node, Shape, Wire};
+use crate::topology::{Bed, Family, Node, Pod, Shape, Wire};
 use crate::traffic::{Connection, Server};
 use crate::walk::Walk;
 
@@ -23,7 +23,8 @@ pub struct Cluster {
     // The order of dropping: agents before the namespaces that they are in.
     agents: BTreeMap<u8, Process>,
     proxies: Vec<Proxy>,
-    servers: Vec<Server>,
+    pod_servers: BTreeMap<String, Server>,
+    host_servers: Vec<Server>,
     api_server: Option<ApiServer>,
     manifests: Manifests,
     bed: Bed,
@@ -62,6 +63,11 @@ impl Cluster {
             _ => &["xdp", "tc_egress"],
         };
         Ok(Self { agents: BTreeMap::new(), proxies, servers, api_server, manifests, bed, hooks })
+        let server = |pod: &Pod| Ok((pod.name().to_owned(), Server::in_pod(pod, TARGET_PORT)?));
+        let pod_servers = bed.pods().map(server).collect::<Result<_>>()?;
+        let hooks: &[&str] = if xdp == "off" { &["tc_ingress", "tc_egress"] } else { &["xdp", "tc_egress"] };
+        let (agents, host_servers) = (BTreeMap::new(), Vec::new());
+        Ok(Self { agents, proxies, pod_servers, host_servers, api_server, manifests, bed, hooks })
     }
 
     /// Starts a cluster that follows a directory, with an agent on every node that is attached to
@@ -136,6 +142,11 @@ impl Cluster {
         self.agents.get(&node).is_some_and(Process::is_running)
     }
 
+    /// Returns a node's agent.
+    pub fn agent(&self, node: u8) -> Result<&Process> {
+        self.agents.get(&node).with_context(|| format!("node {node} has no agent"))
+    }
+
     /// Gives a node's agent to the caller, to stop or kill it.
     pub fn take_agent(&mut self, node: u8) -> Result<Process> {
         self.agents.remove(&node).with_context(|| format!("node {node} has no agent"))
@@ -154,7 +165,19 @@ impl Cluster {
 
     /// Starts a further server: a host process of a node.
     pub fn start_host_server(&mut self, node: u8, port: u16) -> Result<()> {
-        self.servers.push(Server::on_node(self.bed.node(node)?, port)?);
+        self.host_servers.push(Server::on_node(self.bed.node(node)?, port)?);
+        Ok(())
+    }
+
+    /// Ends the server of a pod. Its sockets are closed.
+    pub fn stop_server(&mut self, pod: &str) -> Result<()> {
+        self.pod_servers.remove(pod).map(drop).with_context(|| format!("{pod} has no server"))
+    }
+
+    /// Starts the server of a pod again.
+    pub fn start_server(&mut self, pod: &str) -> Result<()> {
+        let server = Server::in_pod(self.bed.pod(pod)?, TARGET_PORT)?;
+        self.pod_servers.insert(pod.to_owned(), server);
         Ok(())
     }
 

@@ -143,6 +143,7 @@ impl Layer {
             Self::Dataplane => &[Pass { title: "dataplane", work: Work::Target("dataplane") }],
             Self::Namespace => &[
                 Pass { title: "test bed", work: Work::Target("bed") },
+                Pass { title: "drill", work: Work::Target("drill") },
                 Pass { title: "namespace", work: Work::Target("namespace") },
                 Pass { title: "namespace, --xdp off", work: Work::TargetWithXdp("namespace", "off") },
             ],

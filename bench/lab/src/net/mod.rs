@@ -2,6 +2,7 @@
 
 mod attached;
 mod card;
+mod bpf;
 mod cgroup;
 mod ethtool;
 mod namespace;
@@ -15,6 +16,7 @@ mod wireguard;
 
 pub use attached::{attached_programs, has_tcx};
 pub use card::{CardEnd, take_card};
+pub use bpf::{ForeignLink, NEXT, PASS, TcHook, attach_first, detach_link};
 pub use cgroup::Cgroup;
 pub use ethtool::{Offload, driver_of, leave_tags_alone, set_offload, set_queues};
 pub use namespace::{Namespace, Task};

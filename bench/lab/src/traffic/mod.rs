@@ -23,6 +23,7 @@ use crate::net::{Namespace, Task};
 
 pub use connections::LongConnections;
 pub use datagrams::{Delivery, Stream};
+pub(crate) use datagrams::{connect as connect_udp, parse as parse_echo};
 pub use http::{Connection, get_status};
 pub use mtu::{Fate, Fragments, datagram_headers, path_mtu, send_datagram};
 pub use ping::ping;
