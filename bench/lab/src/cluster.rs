@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
@@ -130,8 +131,18 @@ impl Cluster {
     /// Starts a node's agent with further flags and does not wait for it. It replaces a running
     /// one.
     pub fn start_agent_with(&mut self, node: u8, flags: &[&str]) -> Result<()> {
+        self.start_agent_prepared(node, flags, |_| {})
+    }
+
+    /// Starts a node's agent with further flags, after `prepare` has changed its command.
+    pub fn start_agent_prepared(
+        &mut self,
+        node: u8,
+        flags: &[&str],
+        prepare: impl FnOnce(&mut Command) + Send + 'static,
+    ) -> Result<()> {
         self.agents.remove(&node);
-        let agent = self.proxy(node)?.start_with(flags)?;
+        let agent = self.proxy(node)?.start_prepared(flags, prepare)?;
         self.agents.insert(node, agent);
         Ok(())
     }

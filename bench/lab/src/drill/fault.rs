@@ -42,7 +42,8 @@ impl fmt::Display for Loss {
 pub enum Bound {
     /// A number.
     Most(u64),
-    /// A number for each second from the begin of the fault to the end of its repair.
+    /// A number for each second from the begin of the fault to the end of its repair, and one second
+    /// more.
     PerSecond(u64),
 }
 
@@ -52,7 +53,7 @@ impl Bound {
     pub fn of(self, lasted: Duration) -> u64 {
         match self {
             Self::Most(number) => number,
-            Self::PerSecond(number) => number * lasted.as_secs_f64().ceil() as u64,
+            Self::PerSecond(number) => number * (lasted.as_secs() + 1),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The cluster that the drill is played on.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -8,7 +9,7 @@ use nix::sys::signal::Signal;
 use super::way::Way;
 use crate::cluster::Cluster;
 use crate::patience::patience;
-use crate::process::Process;
+use crate::process::{self, Process};
 use crate::topology::Shape;
 
 /// The nodes.
@@ -17,7 +18,7 @@ pub(super) const NODES: [u8; 3] = [1, 2, 3];
 const FOLLOW_LIMIT: Duration = Duration::from_secs(90);
 /// The entries of the flow tables. A flood fills them in seconds, and the drill's own traffic is far
 /// below.
-pub(super) const FLOWS: &str = "32768";
+pub(super) const FLOWS: &str = "8192";
 /// The number of the Service that shows whether agents follow changes. The other numbers are those
 /// of the ways.
 const CANARY: u8 = 90;
@@ -86,6 +87,24 @@ impl Ground {
     /// Sends a signal to agents.
     pub fn signal_agents(&self, nodes: &[u8], signal: Signal) -> Result<()> {
         nodes.iter().try_for_each(|node| self.cluster.agent(*node)?.signal(signal))
+    }
+
+    /// Starts agents after `prepare` has changed their commands, and does not wait for them.
+    pub fn start_agents_prepared(&mut self, prepare: fn(&mut Command)) -> Result<()> {
+        NODES
+            .iter()
+            .try_for_each(|node| self.cluster.start_agent_prepared(*node, &Self::flags(*node), prepare))
+    }
+
+    /// Runs a program on a node, as another administrator would. It must succeed.
+    pub fn run(&self, node: u8, words: &[&str]) -> Result<()> {
+        process::output(self.cluster.bed().node(node)?.namespace(), words).map(drop)
+    }
+
+    /// Runs `ip` on a node, with a family that fits the words.
+    pub fn ip(&self, node: u8, words: &[&str]) -> Result<()> {
+        let family: &[&str] = if words.iter().any(|word| word.contains(':')) { &["-6"] } else { &[] };
+        self.run(node, &[&["ip"], family, words].concat())
     }
 
     /// Makes a change, and waits until the agents of all nodes have carried it out. Returns the time.

@@ -86,7 +86,7 @@ pub fn run(options: &Options) -> Result<bool> {
         println!("{}", report::lines(&row));
         rows.push(row);
     }
-    for (name, reason) in NOT_PLAYABLE {
+    for (name, reason) in NOT_PLAYABLE.iter().filter(|_| options.only.is_none()) {
         println!("{name:<24}is not played: {reason}");
     }
     if options.write {

@@ -66,7 +66,7 @@ fn page_part(rows: &[Row]) -> String {
     let mut text = String::new();
     let row = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
     text += &row(&heads());
-    text += &format!("|---|{}\n", "---:|".repeat(heads().len() - 1));
+    let _ = writeln!(text, "|---|{}", "---:|".repeat(heads().len() - 1));
     for played in rows {
         text += &row(&cells(played));
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use crate::cluster::Cluster;
 use crate::manifests::Service;
@@ -120,7 +120,11 @@ impl Way {
 
     /// Returns the Service.
     pub(super) fn service(self, cluster: &Cluster) -> Result<Service> {
-        let service = cluster.service(self.name(), self.number(), self.endpoints())?;
+        self.service_of(cluster, self.endpoints())
+    }
+
+    fn service_of(self, cluster: &Cluster, endpoints: &[&str]) -> Result<Service> {
+        let service = cluster.service(self.name(), self.number(), endpoints)?;
         let addressed = |service: Service| service.load_balancer(vip(self.number()));
         Ok(match self {
             Self::Local | Self::Snat => addressed(service),
@@ -129,6 +133,12 @@ impl Way {
             Self::NodePort => service.node_ports(NODE_PORT),
             Self::Socket => service,
         })
+    }
+
+    /// Returns the Service of an earlier time, when it lacked its last endpoint.
+    pub(super) fn older_service(self, cluster: &Cluster) -> Result<Service> {
+        let (_, earlier) = self.endpoints().split_last().context("a Service without endpoints")?;
+        self.service_of(cluster, earlier)
     }
 
     /// Returns the address that clients ask.

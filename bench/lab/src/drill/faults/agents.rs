@@ -1,10 +1,21 @@
 //! Faults of the agents. The programs go on without them.
 
-use anyhow::Result;
+use std::fs::File;
+use std::os::unix::process::CommandExt as _;
+use std::process::Stdio;
+
+use anyhow::{Context, Result};
+use nix::errno::Errno;
 use nix::sys::signal::Signal;
+use serde_json::json;
 
 use crate::drill::fault::{Fault, Mend};
 use crate::drill::ground::{Ground, NODES};
+
+/// The file of the further Services.
+const MORE: &str = "more.yaml";
+/// linux/sched.h: a new time namespace for the processes to come.
+const CLONE_NEWTIME: libc::c_int = 0x80;
 
 /// The faults of this file.
 pub(super) const FAULTS: &[Fault] = &[
@@ -12,6 +23,21 @@ pub(super) const FAULTS: &[Fault] = &[
     Fault::new("agent-killed", "All agents are killed (SIGKILL), and started again.", kill),
     Fault::new("agent-stopped", "All agents are asked to end (SIGTERM), and started again.", stop),
     Fault::new("agent-frozen", "All agents are frozen (SIGSTOP): the heartbeat ends.", freeze).lasting(6, 45),
+    Fault::new(
+        "agent-out-of-memory",
+        "All agents get no more memory (RLIMIT_AS) while 300 Services come. Agents that end are started again.",
+        exhaust,
+    ),
+    Fault::new(
+        "disk-full",
+        "All agents are started anew with a log that takes no byte (/dev/full).",
+        fill_disk,
+    ),
+    Fault::new(
+        "clock-jumped",
+        "All agents are started anew with clocks a day ahead of the programs' (a time namespace).",
+        jump,
+    ),
 ];
 
 fn kill(ground: &mut Ground) -> Result<Mend> {
@@ -30,4 +56,81 @@ fn stop(ground: &mut Ground) -> Result<Mend> {
 fn freeze(ground: &mut Ground) -> Result<Mend> {
     ground.signal_agents(&NODES, Signal::SIGSTOP)?;
     Ok(Box::new(|ground| ground.signal_agents(&NODES, Signal::SIGCONT)))
+}
+
+fn exhaust(ground: &mut Ground) -> Result<Mend> {
+    for node in NODES {
+        limit_memory(ground.cluster().agent(node)?.id(), 1 << 20)?;
+    }
+    let services = (0..300).map(|number| {
+        json!({
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"namespace": "default", "name": format!("more-{number}")},
+            "spec": {
+                "clusterIP": format!("10.96.{}.{}", 1 + number / 200, 1 + number % 200),
+                "ports": [{"port": 80, "protocol": "TCP"}],
+            },
+        })
+    });
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": services.collect::<Vec<_>>()});
+    ground.cluster().manifests().put(MORE, &list.to_string())?;
+    Ok(Box::new(|ground| {
+        ground.cluster().manifests().remove(MORE)?;
+        for node in NODES {
+            if ground.cluster().has_agent(node) {
+                limit_memory(ground.cluster().agent(node)?.id(), libc::RLIM_INFINITY)?;
+            } else {
+                ground.start_agents(&[node])?;
+            }
+        }
+        Ok(())
+    }))
+}
+
+/// Limits the memory of a process. What it has already stays.
+fn limit_memory(process: u32, bytes: u64) -> Result<()> {
+    let limit = libc::rlimit { rlim_cur: bytes, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: the kernel reads `limit`, which lives until the call returns, and writes nothing.
+    let done = unsafe {
+        libc::prlimit(
+            libc::pid_t::try_from(process)?,
+            libc::RLIMIT_AS,
+            &raw const limit,
+            std::ptr::null_mut(),
+        )
+    };
+    Errno::result(done).map(drop).context("can't limit an agent's memory")
+}
+
+fn fill_disk(ground: &mut Ground) -> Result<Mend> {
+    ground.kill_agents(&NODES)?;
+    ground.start_agents_prepared(|command| {
+        // Without the device, the agent writes its log as usual, and the fault would pass for nothing.
+        let full =
+            || File::options().write(true).open("/dev/full").map_or_else(|_| Stdio::null(), Stdio::from);
+        command.stdout(full()).stderr(full());
+    })?;
+    Ok(Box::new(restart))
+}
+
+fn jump(ground: &mut Ground) -> Result<Mend> {
+    ground.kill_agents(&NODES)?;
+    ground.start_agents_prepared(|command| {
+        let enter = || {
+            // SAFETY: unshare takes a number and touches no memory.
+            Errno::result(unsafe { libc::unshare(CLONE_NEWTIME) })?;
+            // The program that follows is the first process with these clocks (time_namespaces(7)).
+            std::fs::write("/proc/self/timens_offsets", "monotonic 86400 0\nboottime 86400 0\n")
+        };
+        // SAFETY: between fork and exec the child makes system calls and nothing else.
+        unsafe { command.pre_exec(enter) };
+    })?;
+    Ok(Box::new(restart))
+}
+
+/// Starts all agents anew, as usual.
+fn restart(ground: &mut Ground) -> Result<()> {
+    ground.kill_agents(&NODES)?;
+    ground.start_agents(&NODES)
 }

@@ -2,16 +2,35 @@
 
 mod agents;
 mod backends;
+mod network;
+mod pins;
+mod programs;
+mod source;
+mod tables;
 
 use super::fault::Fault;
 
 /// Faults that this test bed can't play, and the reasons.
-pub const NOT_PLAYABLE: [(&str, &str); 0] = [];
+pub const NOT_PLAYABLE: [(&str, &str); 4] = [
+    ("api-slow", "the agents follow a directory here; the layer `apiserver` has the API server"),
+    ("clock-set", "the wall clock belongs to the machine, not to a namespace"),
+    ("peer-other-mode", "this needs a kernel with IPVS; the layer `vm` has mode changes"),
+    ("peer-other-version", "there is no released version yet"),
+];
 
 /// Returns all faults, in the order of the table.
 #[must_use]
 pub fn all() -> Vec<Fault> {
-    [agents::FAULTS, backends::FAULTS].concat()
+    [
+        agents::FAULTS,
+        source::FAULTS,
+        backends::FAULTS,
+        network::FAULTS,
+        tables::FAULTS,
+        programs::FAULTS,
+        pins::FAULTS,
+    ]
+    .concat()
 }
 
 /// Returns the pairs of the long form: a fault of the network or of a node while all agents are dead.
