@@ -60,9 +60,9 @@ pub(super) fn play(ground: &mut Ground, ledger: &Ledger, faults: &[&Fault], form
     }) {
         Ok(repaired) => repaired,
         Err(error) => {
-            excess.push(format!("not played to its end: {error:#}"));
+            excess.push(format!("not played to its end: {}", first_line(&error)));
             if let Err(error) = ground.restore() {
-                excess.push(format!("{error:#}"));
+                excess.push(first_line(&error));
             }
             Instant::now()
         }
@@ -72,12 +72,16 @@ pub(super) fn play(ground: &mut Ground, ledger: &Ledger, faults: &[&Fault], form
     if ledger.good() == good {
         excess.push("no traffic crossed".to_owned());
     }
-    let last = troubles.iter().map(|trouble| trouble.at).max();
+    let latest = troubles.iter().max_by_key(|trouble| trouble.at);
+    let last = latest.map(|trouble| trouble.at);
     let right =
         settled.is_ok().then(|| last.map_or(Duration::ZERO, |at| at.saturating_duration_since(began)));
     excess.extend(settled.err().map(|error| format!("{error:#}")));
     let rights: Vec<Right> = faults.iter().filter_map(|fault| fault.right).collect();
-    excess.extend(lateness(&rights, began, repaired, last));
+    if let Some((late, latest)) = lateness(&rights, began, repaired, last).zip(latest) {
+        let (way, family, what) = (latest.way, latest.family, &latest.what);
+        excess.push(format!("{late}: {way} {family}: {what}"));
+    }
     let mut verdict = Verdict { excess, ..Verdict::default() };
     let allowances: Vec<&Allowance> = faults.iter().flat_map(|fault| fault.allowed).collect();
     verdict.judge(&troubles, &allowances, lasted);
@@ -94,6 +98,13 @@ pub(super) fn play(ground: &mut Ground, ledger: &Ledger, faults: &[&Fault], form
         reasons: verdict.reasons,
         excess: verdict.excess,
     }
+}
+
+/// Returns the first line of an error. All of it, which can contain an agent's log, goes to the terminal.
+fn first_line(error: &anyhow::Error) -> String {
+    let text = format!("{error:#}");
+    eprintln!("{text}");
+    text.lines().next().unwrap_or_default().to_owned()
 }
 
 fn joined(faults: &[&Fault], text: impl Fn(&Fault) -> &'static str) -> String {

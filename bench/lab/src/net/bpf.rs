@@ -97,7 +97,8 @@ pub fn attach_first(device: &str, hook: TcHook, verdict: i32) -> Result<ForeignL
 
 /// Detaches the program of a pinned link from its device, as `bpftool link detach` does. The pin stays.
 pub fn detach_link(pin: &Path) -> Result<()> {
-    let link = get_pinned(pin)?.as_raw_fd();
+    let pinned = get_pinned(pin)?;
+    let link = pinned.as_raw_fd();
     // SAFETY: the kernel reads the descriptor, which lives until the call returns.
     let done = unsafe { libc::syscall(libc::SYS_bpf, BPF_LINK_DETACH, &raw const link, size_of::<i32>()) };
     Errno::result(done).map(drop).with_context(|| format!("can't detach {}", pin.display()))

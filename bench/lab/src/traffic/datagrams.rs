@@ -90,7 +90,13 @@ pub(crate) async fn connect(target: SocketAddr) -> Result<UdpSocket> {
         SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
     };
-    let socket = UdpSocket::bind(SocketAddr::new(any, fresh_port())).await?;
+    // A socket that lives for long can still have the port of an earlier round.
+    let socket = loop {
+        match UdpSocket::bind(SocketAddr::new(any, fresh_port())).await {
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {}
+            bound => break bound?,
+        }
+    };
     socket.connect(target).await?;
     Ok(socket)
 }

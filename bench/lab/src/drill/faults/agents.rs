@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::unix::process::CommandExt as _;
 use std::process::Stdio;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use serde_json::json;
@@ -48,7 +48,7 @@ fn kill(ground: &mut Ground) -> Result<Mend> {
 fn stop(ground: &mut Ground) -> Result<Mend> {
     for node in NODES {
         let status = ground.cluster_mut().take_agent(node)?.stop()?;
-        anyhow::ensure!(status.success(), "the agent of node {node} ended with {status}");
+        ensure!(status.success(), "the agent of node {node} ended with {status}");
     }
     Ok(Box::new(|ground| ground.start_agents(&NODES)))
 }
@@ -111,6 +111,7 @@ fn fill_disk(ground: &mut Ground) -> Result<Mend> {
             || File::options().write(true).open("/dev/full").map_or_else(|_| Stdio::null(), Stdio::from);
         command.stdout(full()).stderr(full());
     })?;
+    ground.wait_until_followed()?;
     Ok(Box::new(restart))
 }
 
@@ -126,6 +127,12 @@ fn jump(ground: &mut Ground) -> Result<Mend> {
         // SAFETY: between fork and exec the child makes system calls and nothing else.
         unsafe { command.pre_exec(enter) };
     })?;
+    ground.wait_until_followed()?;
+    for node in NODES {
+        let process = ground.cluster().agent(node)?.id();
+        let offsets = std::fs::read_to_string(format!("/proc/{process}/timens_offsets"))?;
+        ensure!(offsets.contains("86400"), "the agent of node {node} has the usual clocks: {offsets}");
+    }
     Ok(Box::new(restart))
 }
 

@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use crate::drill::fault::{Allowance, Bound, Fault, Loss, Mend};
 use crate::drill::ground::{Ground, NODES};
 use crate::drill::way::Way;
+use crate::process;
 use crate::topology::Family;
 
 /// The ways with a backend on node 3, or through it.
@@ -19,9 +20,10 @@ pub(super) const FAULTS: &[Fault] = &[
             loss: Loss::Lost,
             ways: &[Way::Snat, Way::DsrIpip, Way::Socket],
             backend: Some("pod-3a"),
-            bound: Bound::Most(20),
-            because: "Linux renames only a device that is down, and the script needs some milliseconds",
-        }]),
+            bound: Bound::Most(40),
+            because: "Linux renames only a device that is down; it is down for some milliseconds, twice",
+        }])
+        .right_after(3, "TCP repeats a lost SYN after a second"),
     Fault::new(
         "uplink-replaced",
         "The uplink of node 3 is pulled out, and another one of the same name comes.",
@@ -38,7 +40,7 @@ pub(super) const FAULTS: &[Fault] = &[
     Fault::new("neighbour-gone", "All nodes forget their neighbours.", forget_neighbours),
     Fault::new(
         "mtu-lowered",
-        "The uplinks of all nodes carry 1400 bytes only. Bodies of 200 kB must arrive meanwhile.",
+        "The wires to all nodes carry 1400 bytes only. Bodies of 200 kB must arrive meanwhile.",
         lower_mtu,
     ),
 ];
@@ -85,8 +87,8 @@ fn change_routes(ground: &mut Ground) -> Result<Mend> {
     Ok(Box::new(move |ground| {
         for (family, (network, router)) in Family::ALL.into_iter().zip(pods.into_iter().zip(router)) {
             let address = node.of(family).to_string();
-            ground.ip(1, &["route", "replace", network, "via", &address])?;
             ground.ip(1, &["route", "delete", &address, "via", router])?;
+            ground.ip(1, &["route", "replace", network, "via", &address])?;
         }
         Ok(())
     }))
@@ -101,8 +103,14 @@ fn forget_neighbours(ground: &mut Ground) -> Result<Mend> {
 }
 
 fn lower_mtu(ground: &mut Ground) -> Result<Mend> {
+    /// Sets both ends of the wires.
     fn set(ground: &Ground, bytes: &str) -> Result<()> {
-        NODES.iter().try_for_each(|node| ground.ip(*node, &["link", "set", "eth0", "mtu", bytes]))
+        let bed = ground.cluster().bed();
+        for node in bed.nodes() {
+            ground.ip(node.number(), &["link", "set", "eth0", "mtu", bytes])?;
+            process::output(bed.router(), &["ip", "link", "set", node.name(), "mtu", bytes])?;
+        }
+        Ok(())
     }
     set(ground, "1400")?;
     Ok(Box::new(|ground| {

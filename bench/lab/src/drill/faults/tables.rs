@@ -1,19 +1,22 @@
 //! Faults of tables: Millrace's flow tables are full, or the kernel's connection tracking is emptied.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use aya::maps::{Map, MapData};
+use proxy_common::flow::{Flow, FlowKey};
+use proxy_common::{Addr4, Addr6};
 
+use super::pins::root;
 use crate::drill::fault::{Fault, Mend};
 use crate::drill::ground::{FLOWS, Ground, NODES};
 use crate::drill::way::Way;
 use crate::net::{flush_conntrack, read_sysctl};
+use crate::program::FamilyMaps;
 use crate::topology::Family;
 use crate::traffic::{PAIRS_PER_TICK, TICKS_PER_SECOND, route_strangers, send_datagram_pairs};
-
-/// The node whose tables are filled.
-const NODE: u8 = 1;
 
 /// The faults of this file.
 pub(super) const FAULTS: &[Fault] = &[
@@ -33,25 +36,33 @@ pub(super) const FAULTS: &[Fault] = &[
 fn fill(ground: &mut Ground) -> Result<Mend> {
     let size: u32 = FLOWS.parse()?;
     route_strangers(ground.cluster().bed())?;
-    for (family, map) in Family::ALL.into_iter().zip(["FLOWS4", "FLOWS6"]) {
+    for family in Family::ALL {
         let target: SocketAddr = Way::Local.target(ground.cluster(), family)?;
         let ticks = size * 2 / PAIRS_PER_TICK;
         ensure!(ticks / TICKS_PER_SECOND < 30, "the flood takes too long");
         ground.cluster().bed().client().run(async move || send_datagram_pairs(target, ticks).await)?;
-        let used = used(ground, map)?;
+        let used = match family {
+            Family::V4 => used::<Addr4>(ground)?,
+            Family::V6 => used::<Addr6>(ground)?,
+        };
         // The kernel evicts entries in batches for each processor, so a full table is never quite full.
-        ensure!(used >= size / 10 * 9, "{map} has only {used} of {size} entries");
+        ensure!(used >= size / 10 * 9, "the {family} table has only {used} of {size} entries");
     }
     Ok(Box::new(|_| Ok(())))
 }
 
-/// Returns the number of entries of a map of node 1.
-fn used(ground: &Ground, map: &str) -> Result<u32> {
-    let maps = ground.cluster().proxy(NODE)?.items("maps")?;
-    let row = maps.iter().find(|row| row.get("name").and_then(|name| name.as_str()) == Some(map));
-    let row = row.with_context(|| format!("`millrace maps` has no {map}: {maps:?}"))?;
-    let used = row.get("used").and_then(serde_json::Value::as_u64);
-    Ok(u32::try_from(used.with_context(|| format!("the entries of {map} were not counted: {row}"))?)?)
+/// Counts the entries of a flow table of node 1. `millrace maps` does not.
+fn used<A: FamilyMaps>(ground: &Ground) -> Result<u32>
+where
+    FlowKey<A>: aya::Pod + std::fmt::Debug,
+    Flow<A>: aya::Pod,
+{
+    let pin = root(ground)?.join("maps").join(A::map("FLOWS"));
+    let map = MapData::from_pin(&pin).with_context(|| format!("can't open {}", pin.display()))?;
+    let map = aya::maps::HashMap::<_, FlowKey<A>, Flow<A>>::try_from(Map::LruHashMap(map))?;
+    // The walk starts anew where the kernel evicts the present key, so keys can come twice.
+    let keys: HashSet<String> = map.keys().filter_map(Result::ok).map(|key| format!("{key:?}")).collect();
+    Ok(u32::try_from(keys.len())?)
 }
 
 fn flush(ground: &mut Ground) -> Result<Mend> {
