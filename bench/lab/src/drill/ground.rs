@@ -8,6 +8,7 @@ use nix::sys::signal::Signal;
 
 use super::way::Way;
 use crate::cluster::Cluster;
+use crate::net::Netlink;
 use crate::patience::patience;
 use crate::process::{self, Process};
 use crate::topology::Shape;
@@ -35,6 +36,11 @@ impl Ground {
     /// Builds it, and waits until all ways are served.
     pub fn start(xdp: &str) -> Result<Self> {
         let cluster = Cluster::without_agents(Shape::default(), xdp)?;
+        // The router keeps its address, whatever becomes of its ports.
+        cluster.bed().router().run(async || {
+            let netlink = Netlink::open()?;
+            netlink.set_mac("lan", netlink.mac_of("lan").await?).await
+        })?;
         let mut ground = Self { cluster, changes: 0 };
         ground.start_agents(&NODES)?;
         let cluster = &ground.cluster;

@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use crate::drill::fault::{Allowance, Bound, Fault, Loss, Mend};
 use crate::drill::ground::{Ground, NODES};
 use crate::drill::way::Way;
+use crate::net::Netlink;
 use crate::process;
 use crate::topology::Family;
 
@@ -26,7 +27,7 @@ pub(super) const FAULTS: &[Fault] = &[
         .right_after(3, "TCP repeats a lost SYN after a second"),
     Fault::new(
         "uplink-replaced",
-        "The uplink of node 3 is pulled out, and another one of the same name comes.",
+        "The uplink of node 3 is pulled out, and another one of the same name and MAC address comes.",
         replace_uplink,
     )
     .allowing(&[at_node_3(Loss::Failed, Bound::PerSecond(100)), at_node_3(Loss::Lost, Bound::PerSecond(300))])
@@ -62,8 +63,15 @@ fn rename(ground: &mut Ground) -> Result<Mend> {
 }
 
 fn replace_uplink(ground: &mut Ground) -> Result<Mend> {
-    ground.cluster().bed().delete_uplink(3)?;
-    Ok(Box::new(|ground| ground.cluster().bed().restore_uplink(3)))
+    let bed = ground.cluster().bed();
+    let mac = bed.node(3)?.namespace().run(async || Netlink::open()?.mac_of("eth0").await)?;
+    bed.delete_uplink(3)?;
+    Ok(Box::new(move |ground| {
+        let bed = ground.cluster().bed();
+        bed.restore_uplink(3)?;
+        bed.node(3)?.namespace().run(async move || Netlink::open()?.set_mac("eth0", mac).await)?;
+        ground.cluster().wait_for_hooks(3)
+    }))
 }
 
 fn add_address(ground: &mut Ground) -> Result<Mend> {
