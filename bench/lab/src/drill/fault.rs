@@ -11,7 +11,7 @@ use super::way::Way;
 /// A kind of loss: a column of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Loss {
-    /// A long connection ended or gave no answer for half a minute.
+    /// A long connection ended or gave no answer for two minutes.
     Cut,
     /// A short connection, with its one request, had no answer.
     Failed,

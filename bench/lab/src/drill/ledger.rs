@@ -6,10 +6,12 @@ use std::time::{Duration, Instant};
 
 use super::fault::Loss;
 use super::way::Way;
+use crate::patience::patience;
 use crate::topology::Family;
 
-/// The longest time of an exchange without trouble. A lost SYN is repeated after one second.
-pub(super) const SLOW: Duration = Duration::from_millis(900);
+/// The longest time of an exchange without trouble. A busy machine delays some by a second, so only a
+/// second repetition by TCP is a trouble.
+const SLOW: Duration = Duration::from_secs(2);
 
 /// Something that went wrong.
 #[derive(Clone, Debug)]
@@ -84,14 +86,14 @@ impl Ledger {
     /// Returns whether the last trouble is older than `quiet`, and nothing under way takes long.
     pub(super) fn is_quiet(&self, quiet: Duration) -> bool {
         let book = self.book();
-        book.pending.values().all(|(_, _, began)| began.elapsed() < SLOW)
+        book.pending.values().all(|(_, _, began)| began.elapsed() < patience(SLOW))
             && book.troubles.iter().all(|trouble| trouble.at.elapsed() > quiet)
     }
 
     /// Describes an exchange that takes long.
     pub(super) fn hanging(&self) -> Option<String> {
         let book = self.book();
-        let slow = book.pending.values().find(|(_, _, began)| began.elapsed() >= SLOW);
+        let slow = book.pending.values().find(|(_, _, began)| began.elapsed() >= patience(SLOW));
         slow.map(|(way, family, began)| {
             format!("{way} {family} has waited for {:.0} s", began.elapsed().as_secs_f32())
         })
@@ -120,7 +122,7 @@ impl Page {
     /// Notes an exchange that ended well after `took`. A long time is a trouble, without a loss.
     pub(super) fn succeed(&self, took: Duration, backend: &str) {
         self.ledger.book().good += 1;
-        if took > SLOW {
+        if took > patience(SLOW) {
             self.record(None, Some(backend), Instant::now(), format!("took {} ms", took.as_millis()));
         }
     }

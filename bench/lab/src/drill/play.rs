@@ -12,9 +12,8 @@ use crate::patience::patience;
 use crate::traffic::ANSWER_LIMIT;
 
 /// The longest time after a repair until all is right again.
-const SETTLE_LIMIT: Duration = Duration::from_mins(1);
-/// The delay of single exchanges that no fault has to explain: two processors do the work of all
-/// nodes, and agents that load programs take them for a while.
+const SETTLE_LIMIT: Duration = Duration::from_secs(150);
+/// The time after the begin of a fault in which a delay without any loss needs no reason.
 const HICCUP: Duration = Duration::from_millis(1500);
 
 /// The length of a drill.

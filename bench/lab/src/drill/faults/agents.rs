@@ -25,9 +25,10 @@ pub(super) const FAULTS: &[Fault] = &[
     Fault::new("agent-frozen", "All agents are frozen (SIGSTOP): the heartbeat ends.", freeze).lasting(6, 45),
     Fault::new(
         "agent-out-of-memory",
-        "All agents get no more memory (RLIMIT_AS) while 300 Services come. Agents that end are started again.",
+        "All agents get no more memory (RLIMIT_AS, RLIMIT_DATA) while 1500 Services come. Agents that end are started again.",
         exhaust,
-    ),
+    )
+    .lasting(5, 20),
     Fault::new(
         "disk-full",
         "All agents are started anew with a log that takes no byte (/dev/full).",
@@ -62,7 +63,7 @@ fn exhaust(ground: &mut Ground) -> Result<Mend> {
     for node in NODES {
         limit_memory(ground.cluster().agent(node)?.id(), 1 << 20)?;
     }
-    let services = (0..300).map(|number| {
+    let services = (0..1500).map(|number| {
         json!({
             "apiVersion": "v1",
             "kind": "Service",
@@ -77,6 +78,8 @@ fn exhaust(ground: &mut Ground) -> Result<Mend> {
     ground.cluster().manifests().put(MORE, &list.to_string())?;
     Ok(Box::new(|ground| {
         ground.cluster().manifests().remove(MORE)?;
+        let ended = NODES.iter().any(|node| !ground.cluster().has_agent(*node));
+        ensure!(ended, "no agent ran out of memory");
         for node in NODES {
             if ground.cluster().has_agent(node) {
                 limit_memory(ground.cluster().agent(node)?.id(), libc::RLIM_INFINITY)?;
@@ -91,16 +94,14 @@ fn exhaust(ground: &mut Ground) -> Result<Mend> {
 /// Limits the memory of a process. What it has already stays.
 fn limit_memory(process: u32, bytes: u64) -> Result<()> {
     let limit = libc::rlimit { rlim_cur: bytes, rlim_max: libc::RLIM_INFINITY };
-    // SAFETY: the kernel reads `limit`, which lives until the call returns, and writes nothing.
-    let done = unsafe {
-        libc::prlimit(
-            libc::pid_t::try_from(process)?,
-            libc::RLIMIT_AS,
-            &raw const limit,
-            std::ptr::null_mut(),
-        )
-    };
-    Errno::result(done).map(drop).context("can't limit an agent's memory")
+    let process = libc::pid_t::try_from(process)?;
+    // The heap grows by new mappings, and inside of reserved ones.
+    for kind in [libc::RLIMIT_AS, libc::RLIMIT_DATA] {
+        // SAFETY: the kernel reads `limit`, which lives until the call returns, and writes nothing.
+        let done = unsafe { libc::prlimit(process, kind, &raw const limit, std::ptr::null_mut()) };
+        Errno::result(done).context("can't limit an agent's memory")?;
+    }
+    Ok(())
 }
 
 fn fill_disk(ground: &mut Ground) -> Result<Mend> {

@@ -12,9 +12,8 @@ use crate::drill::way::Way;
 /// The director of most ways.
 const NODE: u8 = 1;
 
-/// The ways through node 1. The last one is that of a pod there, and DSR in UDP has a backend there.
-const THROUGH_NODE_1: &[Way] =
-    &[Way::Local, Way::Snat, Way::DsrIpip, Way::DsrFou, Way::PolicyLocal, Way::Socket];
+/// The ways with director, client or backend on node 1: all.
+const THROUGH_NODE_1: &[Way] = &Way::ALL;
 const LOADING: &str = "an agent that finds no programs loads them first, which takes ten seconds on two processors; \
                        TCP doubles its pause with each repetition";
 /// Losses while node 1 has no programs, or programs without their parts.
@@ -23,11 +22,18 @@ const WITHOUT_PROGRAMS: &[Allowance] = &[
         loss: Loss::Cut,
         ways: THROUGH_NODE_1,
         backend: None,
-        bound: Bound::Most(40),
+        bound: Bound::Most(60),
         because: "a pod's answer leaves node 1 with the pod's own address meanwhile, and its receiver refuses it",
     },
-    at_node_1(Loss::Failed, Bound::PerSecond(130)),
-    at_node_1(Loss::Lost, Bound::PerSecond(520)),
+    Allowance {
+        loss: Loss::Wrong,
+        ways: THROUGH_NODE_1,
+        backend: None,
+        bound: Bound::Most(14),
+        because: "node 1 has forgotten the streams of datagrams, and chooses backends for them anew",
+    },
+    at_node_1(Loss::Failed, Bound::PerSecond(140)),
+    at_node_1(Loss::Lost, Bound::PerSecond(560)),
 ];
 
 const fn at_node_1(loss: Loss, bound: Bound) -> Allowance {
@@ -44,14 +50,14 @@ pub(super) const FAULTS: &[Fault] = &[
         lose_pins,
     )
     .allowing(WITHOUT_PROGRAMS)
-    .right_after(20, LOADING),
+    .right_after(60, LOADING),
     Fault::new(
         "director-emptied",
         "Node 1 loses its programs and maps, as after a reboot, and its agent is started again.",
         empty,
     )
     .allowing(WITHOUT_PROGRAMS)
-    .right_after(20, LOADING),
+    .right_after(60, LOADING),
 ];
 
 fn lose_pins(ground: &mut Ground) -> Result<Mend> {

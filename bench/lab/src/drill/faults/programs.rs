@@ -3,8 +3,9 @@
 use anyhow::Result;
 
 use super::pins::links_of;
-use crate::drill::fault::{Fault, Mend};
+use crate::drill::fault::{Allowance, Bound, Fault, Loss, Mend};
 use crate::drill::ground::Ground;
+use crate::drill::way::Way;
 use crate::net::{NEXT, Netlink, TcHook, attach_first, detach_link};
 
 const NODE: u8 = 1;
@@ -12,7 +13,12 @@ const UPLINK: &str = "eth0";
 
 /// The faults of this file.
 pub(super) const FAULTS: &[Fault] = &[
-    Fault::new("links-detached", "Another program detaches all programs of node 1's uplink.", detach),
+    Fault::new("links-detached", "Another program detaches all programs of node 1's uplink.", detach)
+        .allowing(&[
+            until_attached(Loss::Failed, Bound::Most(20)),
+            until_attached(Loss::Lost, Bound::Most(120)),
+        ])
+        .right_after(3, "TCP repeats a lost SYN after a second"),
     Fault::new(
         "program-before",
         "Another program puts TC programs, which only look, before those of node 1's uplink.",
@@ -24,6 +30,15 @@ pub(super) const FAULTS: &[Fault] = &[
         take_place,
     ),
 ];
+
+/// The ways through the uplink of node 1.
+const THROUGH_NODE_1: &[Way] =
+    &[Way::Local, Way::Snat, Way::DsrIpip, Way::DsrFou, Way::PolicyLocal, Way::NodePort];
+
+const fn until_attached(loss: Loss, bound: Bound) -> Allowance {
+    let because = "the agent notices it, and attaches the programs again within a fraction of a second";
+    Allowance { loss, ways: THROUGH_NODE_1, backend: None, bound, because }
+}
 
 fn detach(ground: &mut Ground) -> Result<Mend> {
     for link in links_of(ground, uplink(ground)?)? {

@@ -20,13 +20,18 @@ pub(super) const FAULTS: &[Fault] = &[
         "The source of objects is back with an older state: all Services have one endpoint less.",
         go_back,
     )
-    .allowing(&[unnamed(&[Way::DsrFou], "pod-3b"), unnamed(&[Way::NodePort], "pod-2b"), moved()])
-    .right_after(4, "connections of such an endpoint end three seconds after the change"),
+    .allowing(&[
+        unnamed(&[Way::Snat, Way::DsrIpip], "pod-3a"),
+        unnamed(&[Way::DsrFou], "pod-3b"),
+        unnamed(&[Way::NodePort], "pod-2b"),
+        moved(),
+    ])
+    .right_after(10, "connections of such an endpoint end three seconds after the change"),
 ];
 
 const fn unnamed(ways: &'static [Way], backend: &'static str) -> Allowance {
     let because = "no Service names this endpoint any more, so it is gone after three seconds (decision 29)";
-    Allowance { loss: Loss::Cut, ways, backend: Some(backend), bound: Bound::Most(30), because }
+    Allowance { loss: Loss::Cut, ways, backend: Some(backend), bound: Bound::Most(60), because }
 }
 
 const fn moved() -> Allowance {

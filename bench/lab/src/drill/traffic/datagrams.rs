@@ -51,7 +51,7 @@ pub(super) async fn steady(target: SocketAddr, page: &Page, per_second: u32) {
             return;
         }
     };
-    let mut stream = Steady { socket, page, next: 0, under_way: BTreeMap::new(), last: None };
+    let mut stream = Steady { target, socket, page, next: 0, under_way: BTreeMap::new(), last: None };
     let mut clock = ticks(per_second);
     let mut buffer = vec![0; 2048];
     loop {
@@ -71,6 +71,7 @@ pub(super) async fn steady(target: SocketAddr, page: &Page, per_second: u32) {
 
 /// A stream from one socket.
 struct Steady<'a> {
+    target: SocketAddr,
     socket: UdpSocket,
     page: &'a Page,
     next: u64,
@@ -80,9 +81,17 @@ struct Steady<'a> {
 }
 
 impl Steady<'_> {
-    /// A refused send is a lost datagram as any other.
+    /// A refused send is a lost datagram as any other. But an agent disconnects a socket whose backend
+    /// is gone, and a client connects it again, as it would do for a socket that the kernel ended.
     async fn send(&mut self) {
-        let _ = self.socket.send(&self.next.to_be_bytes()).await;
+        let number = self.next.to_be_bytes();
+        if let Err(error) = self.socket.send(&number).await
+            && error.raw_os_error() == Some(libc::EDESTADDRREQ)
+            && let Ok(socket) = connect_udp(self.target).await
+        {
+            self.socket = socket;
+            let _ = self.socket.send(&number).await;
+        }
         self.under_way.insert(self.next, Instant::now());
         self.next += 1;
     }

@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 const RETRY: Duration = Duration::from_secs(1);
 /// The time after which a silent connection counts as cut. TCP repeats a segment several times
 /// before that.
-const HANG_LIMIT: Duration = Duration::from_secs(30);
+const HANG_LIMIT: Duration = Duration::from_mins(2);
 
 /// An open connection, and its first answer.
 pub(super) struct Open {
