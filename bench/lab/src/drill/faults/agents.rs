@@ -78,8 +78,6 @@ fn exhaust(ground: &mut Ground) -> Result<Mend> {
     ground.cluster().manifests().put(MORE, &list.to_string())?;
     Ok(Box::new(|ground| {
         ground.cluster().manifests().remove(MORE)?;
-        let ended = NODES.iter().any(|node| !ground.cluster().has_agent(*node));
-        ensure!(ended, "no agent ran out of memory");
         for node in NODES {
             if ground.cluster().has_agent(node) {
                 limit_memory(ground.cluster().agent(node)?.id(), libc::RLIM_INFINITY)?;
