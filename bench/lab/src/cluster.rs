@@ -56,17 +56,14 @@ impl Cluster {
         let source = source.unwrap_or(Source::Directory(&manifests));
         let proxies = bed.nodes().iter().map(|node| Proxy::new(&bed, node, source, xdp));
         let proxies = proxies.collect::<Result<_>>()?;
-        let servers = bed.pods().map(|pod| Server::in_pod(pod, TARGET_PORT)).collect::<Result<_>>()?;
         let hooks: &[&str] = match xdp {
             "off" => &["tc_ingress", "tc_egress"],
             // The driver decides about XDP.
             "auto" => &["tc_egress"],
             _ => &["xdp", "tc_egress"],
         };
-        Ok(Self { agents: BTreeMap::new(), proxies, servers, api_server, manifests, bed, hooks })
         let server = |pod: &Pod| Ok((pod.name().to_owned(), Server::in_pod(pod, TARGET_PORT)?));
         let pod_servers = bed.pods().map(server).collect::<Result<_>>()?;
-        let hooks: &[&str] = if xdp == "off" { &["tc_ingress", "tc_egress"] } else { &["xdp", "tc_egress"] };
         let (agents, host_servers) = (BTreeMap::new(), Vec::new());
         Ok(Self { agents, proxies, pod_servers, host_servers, api_server, manifests, bed, hooks })
     }

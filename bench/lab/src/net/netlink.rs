@@ -121,6 +121,8 @@ impl Netlink {
             .execute()
             .await
             .with_context(|| format!("can't name device {index} {name}"))
+    }
+
     /// Gives a device a MAC address that stays. A bridge without one takes the least of its ports'.
     pub async fn set_mac(&self, device: &str, mac: Mac) -> Result<()> {
         let message = LinkUnspec::new_with_index(index_of(device)?).address(mac.to_vec()).build();
