@@ -83,9 +83,9 @@ fn judge(hook: Hook) {
         }
     });
     rounds.report();
-    for reason in rounds.unmet(&expected_reasons(hook)) {
-        panic!("no frame came to {}", reason.name());
-    }
+    let expected = expected_reasons(hook);
+    let unmet: Vec<_> = rounds.unmet(&expected).into_iter().map(Reason::name).collect();
+    assert!(unmet.is_empty(), "no frame came to {}", unmet.join(", "));
 }
 
 /// Moves the thread into a network namespace of its own. The parts of a cut packet come in again at

@@ -85,6 +85,17 @@ impl Ground {
         nodes.iter().try_for_each(|node| self.cluster.start_agent_with(*node, &Self::flags(*node)))
     }
 
+    /// Starts all agents with a flag more, or with another value, and does not wait for them.
+    pub fn start_agents_with(&mut self, flag: &[&'static str; 2]) -> Result<()> {
+        for node in NODES {
+            let usual = Self::flags(node);
+            let others = usual.chunks(2).filter(|usual| usual.first() != flag.first());
+            let flags: Vec<&str> = others.flatten().chain(flag).copied().collect();
+            self.cluster.start_agent_with(node, &flags)?;
+        }
+        Ok(())
+    }
+
     /// Kills agents at once.
     pub fn kill_agents(&mut self, nodes: &[u8]) -> Result<()> {
         nodes.iter().try_for_each(|node| self.cluster.take_agent(*node)?.kill())

@@ -300,8 +300,8 @@ impl<K: Pod, V: Pod> Table<K, V> {
         let (count, next) =
             sys::lookup_batch(self.fd(), Some(Cursor::at(from)), &mut batch.keys, &mut batch.values)
                 .map_err(|error| OpenError::MapIo { map: self.name, error })?;
-        let seen = next.map_or(buckets, Cursor::bucket).saturating_sub(from).max(1);
-        let all = count as u64 * u64::from(buckets) / u64::from(seen);
+        let visited = next.map_or(buckets, Cursor::bucket).saturating_sub(from).max(1);
+        let all = count as u64 * u64::from(buckets) / u64::from(visited);
         Ok((batch.keys.iter().copied().zip(batch.values.iter().copied()).take(count), all))
     }
 

@@ -89,7 +89,7 @@ fn words(maps: &Path) -> Vec<u64> {
 
 fn adopt_root(root: &Path, layout: &Layout) -> Result<(), OpenError> {
     let has_short_agent = !short_agent(root).is_empty();
-    let is_kept = |name: &str| !ANEW.contains(&name) && !(has_short_agent && name == "AGENT");
+    let is_kept = |name: &str| !(ANEW.contains(&name) || has_short_agent && name == "AGENT");
     for (name, _) in inventory::maps(&Sizes::default()).into_iter().filter(|(name, _)| is_kept(name)) {
         adopt_pin(&root.join("maps").join(name), &layout.maps().join(name))?;
     }

@@ -192,7 +192,9 @@ fn mutated(random: &mut Random, original: &str, file: &Path) -> Vec<u8> {
 /// Checks the problems, and what is served after a faulty text.
 fn check(told: &Told, before: &Served, after: &Served) {
     let messages: Vec<String> = told.problems.iter().map(ToString::to_string).collect();
-    messages.iter().for_each(|message| assert_is_one_line(message));
+    for message in &messages {
+        assert_is_one_line(message);
+    }
     let distinct: BTreeSet<&String> = messages.iter().collect();
     assert_eq!(distinct.len(), messages.len(), "a fault is named twice: {messages:?}");
     let is_unreadable =

@@ -4,16 +4,13 @@ use std::fs::File;
 use std::os::unix::process::CommandExt as _;
 use std::process::Stdio;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
-use serde_json::json;
 
 use crate::drill::fault::{Fault, Mend};
 use crate::drill::ground::{Ground, NODES};
 
-/// The file of the further Services.
-const MORE: &str = "more.yaml";
 /// linux/sched.h: a new time namespace for the processes to come.
 const CLONE_NEWTIME: libc::c_int = 0x80;
 
@@ -24,11 +21,15 @@ pub(super) const FAULTS: &[Fault] = &[
     Fault::new("agent-stopped", "All agents are asked to end (SIGTERM), and started again.", stop),
     Fault::new("agent-frozen", "All agents are frozen (SIGSTOP): the heartbeat ends.", freeze).lasting(6, 45),
     Fault::new(
-        "agent-out-of-memory",
-        "All agents get no more memory (RLIMIT_AS, RLIMIT_DATA) while 1500 Services come. Agents that end are started again.",
-        exhaust,
-    )
-    .lasting(5, 20),
+        "flow-tables-resized",
+        "All agents are killed, and started with flow tables of another size; then back again.",
+        resize,
+    ),
+    Fault::new(
+        "snat-ports-changed",
+        "All agents are killed, and started with another range of SNAT ports; then back again.",
+        change_ports,
+    ),
     Fault::new(
         "disk-full",
         "All agents are started anew with a log that takes no byte (/dev/full).",
@@ -59,47 +60,23 @@ fn freeze(ground: &mut Ground) -> Result<Mend> {
     Ok(Box::new(|ground| ground.signal_agents(&NODES, Signal::SIGCONT)))
 }
 
-fn exhaust(ground: &mut Ground) -> Result<Mend> {
-    for node in NODES {
-        limit_memory(ground.cluster().agent(node)?.id(), 1 << 20)?;
-    }
-    let services = (0..1500).map(|number| {
-        json!({
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": {"namespace": "default", "name": format!("more-{number}")},
-            "spec": {
-                "clusterIP": format!("10.96.{}.{}", 1 + number / 200, 1 + number % 200),
-                "ports": [{"port": 80, "protocol": "TCP"}],
-            },
-        })
-    });
-    let list = json!({"apiVersion": "v1", "kind": "List", "items": services.collect::<Vec<_>>()});
-    ground.cluster().manifests().put(MORE, &list.to_string())?;
-    Ok(Box::new(|ground| {
-        ground.cluster().manifests().remove(MORE)?;
-        for node in NODES {
-            if ground.cluster().has_agent(node) {
-                limit_memory(ground.cluster().agent(node)?.id(), libc::RLIM_INFINITY)?;
-            } else {
-                ground.start_agents(&[node])?;
-            }
-        }
-        Ok(())
-    }))
+fn resize(ground: &mut Ground) -> Result<Mend> {
+    start_with(ground, &["--flow-table-size", "65536"])
 }
 
-/// Limits the memory of a process. What it has already stays.
-fn limit_memory(process: u32, bytes: u64) -> Result<()> {
-    let limit = libc::rlimit { rlim_cur: bytes, rlim_max: libc::RLIM_INFINITY };
-    let process = libc::pid_t::try_from(process)?;
-    // The heap grows by new mappings, and inside of reserved ones.
-    for kind in [libc::RLIMIT_AS, libc::RLIMIT_DATA] {
-        // SAFETY: the kernel reads `limit`, which lives until the call returns, and writes nothing.
-        let done = unsafe { libc::prlimit(process, kind, &raw const limit, std::ptr::null_mut()) };
-        Errno::result(done).context("can't limit an agent's memory")?;
-    }
-    Ok(())
+fn change_ports(ground: &mut Ground) -> Result<Mend> {
+    start_with(ground, &["--snat-ports", "50000-52000"])
+}
+
+/// Starts all agents anew with a flag.
+fn start_with(ground: &mut Ground, flag: &[&'static str; 2]) -> Result<Mend> {
+    ground.kill_agents(&NODES)?;
+    ground.start_agents_with(flag)?;
+    ground.wait_until_followed()?;
+    Ok(Box::new(|ground| {
+        restart(ground)?;
+        ground.wait_until_followed().map(drop)
+    }))
 }
 
 fn fill_disk(ground: &mut Ground) -> Result<Mend> {
