@@ -83,15 +83,16 @@ fn cleanup_leaves_a_directory_with_files_of_other_software() {
 }
 
 #[test]
-fn a_pinned_map_keeps_its_size() {
+fn a_pinned_map_grows_and_does_not_shrink() {
     let scratch = Scratch::new();
     drop(scratch.open());
     let mut settings = scratch.settings();
     settings.sizes.frontends = 128;
     drop(EbpfDataplane::open(settings).unwrap());
+    drop(scratch.open());
     let maps = PinnedMaps::open(&scratch.path).unwrap().status().unwrap().maps;
     let frontends = maps.iter().find(|map| map.name == "FRONTENDS4").unwrap();
-    assert_eq!(frontends.entries, 64);
+    assert_eq!(frontends.entries, 128);
 }
 
 #[test]

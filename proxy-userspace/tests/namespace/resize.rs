@@ -12,6 +12,8 @@ use millrace_lab::traffic::{LongConnections, Stream};
 use crate::fixture::{expect_no_loss, own};
 
 const NODES: [u8; 2] = [1, 2];
+/// The longest time of an agent that loads all programs anew.
+const LOAD_LIMIT: Duration = Duration::from_secs(120);
 /// Long connections of one Service and family; half of them are silent until the end.
 const CONNECTIONS: usize = 40;
 
@@ -33,7 +35,9 @@ fn restart_with(cluster: &mut Cluster, flags: &[&str]) -> Result<()> {
     let starts = cluster.proxy(1)?.log().matches("serving as").count();
     cluster.start_agent_with(1, flags)?;
     let proxy = cluster.proxy(1)?;
-    proxy.wait_until("the agent is back", || Ok(proxy.log().matches("serving as").count() > starts))
+    proxy.wait_until_within(LOAD_LIMIT, "the agent is back", || {
+        Ok(proxy.log().matches("serving as").count() > starts)
+    })
 }
 
 /// Changes settings of the director one after another, while connections are used and opened.

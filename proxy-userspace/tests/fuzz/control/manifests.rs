@@ -12,7 +12,7 @@ use super::{assert_is_one_line, mutate, play};
 use crate::random::Random;
 
 /// Inputs of a usual run.
-const INPUTS: u64 = 300;
+const INPUTS: u64 = 60;
 
 /// The Service and the node that no input changes. The Service is the oldest, so no other takes its addresses.
 const UNTOUCHED: &str = r#"
