@@ -21,6 +21,7 @@
 
 mod clear;
 mod context;
+mod coverage;
 mod figures;
 mod fixture;
 mod flows;
