@@ -5,7 +5,6 @@ mod bench;
 mod build;
 mod cluster;
 mod command;
-mod coverage;
 mod dashboard;
 mod docs;
 mod image;
@@ -54,8 +53,6 @@ enum Task {
     Test(test::Args),
     /// Run the checks that only read the code
     Lint,
-    /// Show which lines and branches of the BPF programs the packet tests reach
-    Coverage(coverage::Args),
     /// Write the reference pages in docs/reference, the dashboard and the alerts from the code
     Docs,
     /// Draw the dashboard from samples of the agents of `cargo xtask run`
@@ -94,7 +91,6 @@ fn perform(workspace: &Workspace, task: &Task) -> anyhow::Result<ExitCode> {
         Task::Image(args) => image::image(workspace, args).map(|()| ExitCode::SUCCESS),
         Task::Test(args) => test::test(workspace, args),
         Task::Lint => lint::lint(workspace),
-        Task::Coverage(args) => coverage::coverage(workspace, args),
         Task::Docs => docs::docs(workspace).map(|()| ExitCode::SUCCESS),
         Task::Dashboard(args) => dashboard::dashboard(workspace, args).map(|()| ExitCode::SUCCESS),
         Task::Vm(args) => vm::vm(workspace, args),

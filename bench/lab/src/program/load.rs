@@ -22,7 +22,6 @@ use proxy_common::timeouts::Timeouts;
 use proxy_common::vip::VIP_CLUSTER_IP;
 use proxy_common::{Addr4, Addr6};
 
-use super::coverage;
 use super::run::Hook;
 
 /// Returns the path of the BPF object: `MILLRACE_BPF_OBJECT`, else the output of `cargo xtask
@@ -61,8 +60,6 @@ static POOL: Mutex<Vec<Idle>> = Mutex::new(Vec::new());
 /// for good if more than 1024 are freed on one CPU at a time: each takes a place in one queue of work, and the
 /// first waits for work that finds no place there.
 const MOST_IDLE: usize = 24;
-/// The same for an object with probes, so that a process has few programs at any time.
-const MOST_IDLE_WITH_PROBES: usize = 8;
 
 /// The reason why the object does not load. It is remembered: each try takes a second, and there
 /// are hundreds of tests.
@@ -414,15 +411,11 @@ impl Bed {
 
 impl Drop for Bed {
     fn drop(&mut self) {
-        if let Ok(ebpf) = self.ebpf.lock() {
-            coverage::note(&ebpf);
-        }
         if !std::thread::panicking() && self.builder.sizes == Sizes::default() {
             self.clear();
             let mut pool = pool();
             pool.push((self.builder.clone(), Arc::clone(&self.ebpf)));
-            let most = if coverage::folder().is_some() { MOST_IDLE_WITH_PROBES } else { MOST_IDLE };
-            if pool.len() > most {
+            if pool.len() > MOST_IDLE {
                 drop(pool.remove(0));
             }
         }

@@ -21,7 +21,6 @@
 
 mod clear;
 mod context;
-mod coverage;
 mod figures;
 mod fixture;
 mod flows;
