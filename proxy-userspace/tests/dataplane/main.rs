@@ -10,7 +10,6 @@ mod metrics;
 mod migrate;
 mod open;
 mod recorder;
-mod resize;
 mod sockets;
 mod support;
 mod sync;

@@ -39,7 +39,6 @@ mod path_mtu;
 mod priority;
 mod programs;
 mod refusals;
-mod resize;
 mod rights;
 mod snat_ports;
 mod survival;

@@ -14,7 +14,7 @@ use super::mapped::Access;
 use super::maps::Maps;
 use super::settings::Settings;
 use super::share::Share;
-use super::{EbpfDataplane, now, reply_ports};
+use super::{EbpfDataplane, now};
 
 /// Whether an earlier agent of this network namespace left programs attached below this BPF file system.
 /// Its layout may be another one.
@@ -79,8 +79,7 @@ impl EbpfDataplane {
         let layout = Layout::new(&self.settings.bpffs_path);
         if self.settings.share != share {
             let settings = Settings { share, ..self.settings.clone() };
-            let replies = reply_ports::of(&settings.snat_ports, &layout)?;
-            self.programs = Programs::open(&settings, &layout, &replies)?;
+            self.programs = Programs::open(&settings, &layout)?;
             self.settings = settings;
         }
         self.attachments.need(&mut self.programs, &self.settings, &layout)?;

@@ -59,11 +59,7 @@ impl Reports {
             Failure::Unreachable(_) | Failure::Silent(_) => self.hint.unwrap_or_default(),
             _ => "",
         };
-        let next = match failure {
-            Failure::Older { .. } => "everything is listed again",
-            _ => "tried again",
-        };
-        format!("the API server at {} {failure}{hint}; known objects stay in use; {next}", self.server)
+        format!("the API server at {} {failure}{hint}; known objects stay in use; tried again", self.server)
     }
 }
 

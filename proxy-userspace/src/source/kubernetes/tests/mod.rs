@@ -3,7 +3,6 @@
 mod configuration;
 mod listing;
 mod objects;
-mod older;
 mod outage;
 mod server;
 mod trouble;
@@ -22,7 +21,6 @@ use crate::source::{Change, Listing, Signs, SourceEvent};
 /// No step takes this long, unless a test says so. A new attempt comes almost at once.
 const TIMING: Timing = Timing {
     idle: BOUND,
-    watch: Duration::from_secs(290),
     working: Duration::ZERO,
     backoff: (Duration::from_millis(1), Duration::from_millis(10)),
 };
@@ -62,7 +60,7 @@ impl Bench {
         let nodes = bench.server.asked(Kind::Node).await.list(&[], "10").await;
         let services = bench.server.asked(Kind::Service).await.list(services, "10").await;
         while bench.next().await != "listed" {}
-        (bench, Watches { services, slices, nodes })
+        (bench, Watches { services, slices, _nodes: nodes })
     }
 
     /// Returns the next batch as text, one event a line.
@@ -82,7 +80,7 @@ impl Drop for Bench {
 struct Watches {
     services: Stream,
     slices: Stream,
-    nodes: Stream,
+    _nodes: Stream,
 }
 
 fn words(event: &SourceEvent) -> String {
