@@ -21,6 +21,11 @@ pub mod global {
     pub const SNAT_PORT_FIRST: &str = "SNAT_PORT_FIRST";
     /// Number of those ports.
     pub const SNAT_PORT_COUNT: &str = "SNAT_PORT_COUNT";
+    /// The first port at which the programs look for replies to SNAT. The range has all ports for SNAT, and
+    /// those that connections still have after a change of the setting.
+    pub const SNAT_REPLY_FIRST: &str = "SNAT_REPLY_FIRST";
+    /// The number of these ports.
+    pub const SNAT_REPLY_COUNT: &str = "SNAT_REPLY_COUNT";
     /// Non-zero if `bpf_fib_lookup` returns the preferred source address of a route (Linux 6.7 and
     /// later).
     pub const FIB_SOURCE: &str = "FIB_SOURCE";
@@ -72,8 +77,15 @@ pub const AGENT_SHARE_SINCE: u32 = 6;
 pub const AGENT_BACKENDS: u32 = 7;
 /// Bit of the word at [`AGENT_BACKENDS`]: an agent wrote the word.
 pub const BACKENDS_COUNTED: u64 = 1 << 63;
+/// Index into AGENT: the monotonic second up to which no connection moves to FLOWS. An agent that copies
+/// FLOWS into a larger or smaller map needs them to stand still. The time ends by itself, should the agent
+/// be killed meanwhile.
+pub const AGENT_HOLD: u32 = 8;
+/// Index into AGENT: the first port of `--snat-ports` in bits 0 to 15, the last one in bits 16 to 31; zero if
+/// no agent wrote it.
+pub const AGENT_SNAT_PORTS: u32 = 9;
 /// The number of `u64` words in AGENT.
-pub const AGENT_WORDS: u32 = 8;
+pub const AGENT_WORDS: u32 = 10;
 
 /// `SHARE_*` word: no mode change. The programs serve all connections.
 pub const SHARE_ALONE: u32 = 0;

@@ -3,7 +3,8 @@
 //! A connection has two entries, one for each direction, in the same table. A program finds an
 //! entry by the tuple that the packet carries when the program meets it. FLOWS_NEW holds
 //! unconfirmed connections, so a SYN flood evicts only those. FLOWS holds a connection once the
-//! client's packets have confirmed it (decision 128).
+//! client's packets have confirmed it (decision 128). If FLOWS is full, the entries of a confirmed
+//! connection stay in FLOWS_NEW, and serve it from there (decision 172).
 
 use crate::Address;
 use crate::hash::flow_hash;

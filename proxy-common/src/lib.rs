@@ -55,4 +55,4 @@ pub use addr::{Addr4, Addr6, Address};
 ///
 /// It changes with any type of this crate, with the kind of any map, and with the meaning of any
 /// field.
-pub const LAYOUT_VERSION: u32 = 8;
+pub const LAYOUT_VERSION: u32 = 9;

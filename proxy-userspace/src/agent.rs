@@ -334,7 +334,7 @@ fn ebpf_settings(settings: &Settings, desired: &Desired) -> ebpf::Settings {
             cgroup: settings.sockets.cgroup.clone().or_else(cgroup::mounted),
             ..settings.sockets.clone()
         },
-        sizes: ebpf::Sizes { flows: settings.flow_table_size, ..sizes },
+        sizes: ebpf::Sizes { flows: settings.flow_table_size, ..sizes }.for_sockets(settings.sockets.lb),
         share: Share::Alone,
     }
 }

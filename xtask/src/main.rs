@@ -43,6 +43,9 @@ enum Task {
     /// Bring the test bed up and show every backend's view of real traffic; arguments go to the
     /// test bed
     Run(run::Args),
+    /// Play faults on the test bed's running traffic and compare the losses with the allowed ones;
+    /// arguments go to the test bed
+    Drill(run::Args),
     /// Build container images without Docker: a static program in an archive that containerd, Docker
     /// and skopeo take
     Image(image::Args),
@@ -84,6 +87,7 @@ fn perform(workspace: &Workspace, task: &Task) -> anyhow::Result<ExitCode> {
             build::everything(workspace).map(|()| ExitCode::SUCCESS)
         }
         Task::Run(args) => run::run(workspace, args),
+        Task::Drill(args) => run::drill(workspace, args),
         Task::Image(args) => image::image(workspace, args).map(|()| ExitCode::SUCCESS),
         Task::Test(args) => test::test(workspace, args),
         Task::Lint => lint::lint(workspace),

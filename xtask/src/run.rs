@@ -1,4 +1,4 @@
-//! The demonstration: the test bed with real traffic.
+//! The demonstration and the drill: the test bed with real traffic.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -10,24 +10,34 @@ use crate::setup::Need;
 use crate::workspace::Workspace;
 use crate::{build, command, setup};
 
-/// Arguments of `cargo xtask run`.
+/// Arguments of `cargo xtask run` and `cargo xtask drill`.
 #[derive(clap::Args)]
 #[command(disable_help_flag = true)]
 pub struct Args {
-    /// Passed to `millrace-lab run`: `--once`, `--xdp off`, `--trace`, ...; `--help` lists them
+    /// Passed to the test bed: `--once`, `--xdp off`, `--trace`, `--only FAULT`, ...; `--help` lists
+    /// them
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     lab: Vec<OsString>,
 }
 
-/// Builds everything, then becomes the test bed. Returns only if the test bed can't be started.
+/// Builds everything, then becomes the demonstration. Returns only if it can't be started.
 pub fn run(workspace: &Workspace, args: &Args) -> Result<ExitCode> {
+    become_lab(workspace, "run", args)
+}
+
+/// Builds everything, then becomes the drill. Returns only if it can't be started.
+pub fn drill(workspace: &Workspace, args: &Args) -> Result<ExitCode> {
+    become_lab(workspace, "drill", args)
+}
+
+fn become_lab(workspace: &Workspace, task: &str, args: &Args) -> Result<ExitCode> {
     setup::ensure(workspace, &[Need::Build, Need::Run])?;
     build::everything(workspace)?;
     let debug = workspace.target().join("debug");
     let is_traced = args.lab.iter().any(|word| word == "--trace");
     let agent = if is_traced { build::tracing_agent(workspace)? } else { debug.join("millrace") };
     let mut lab = workspace.command(debug.join("millrace-lab"));
-    lab.arg("run").args(&args.lab).env("MILLRACE_BIN", agent);
+    lab.arg(task).args(&args.lab).env("MILLRACE_BIN", agent);
     eprintln!("+ {}", command::display(&lab));
     Err(lab.exec()).context("can't start the test bed")
 }

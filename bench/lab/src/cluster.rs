@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
@@ -10,7 +11,7 @@ use crate::apiserver::ApiServer;
 use crate::capture::Capture;
 use crate::manifests::{Manifests, Service, nodes};
 use crate::process::Process;
-use crate::topology::{Bed, Family, Node, Shape, Wire};
+use crate::topology::{Bed, Family, Node, Pod, Shape, Wire};
 use crate::traffic::{Connection, Server};
 use crate::walk::Walk;
 
@@ -23,7 +24,8 @@ pub struct Cluster {
     // The order of dropping: agents before the namespaces that they are in.
     agents: BTreeMap<u8, Process>,
     proxies: Vec<Proxy>,
-    servers: Vec<Server>,
+    pod_servers: BTreeMap<String, Server>,
+    host_servers: Vec<Server>,
     api_server: Option<ApiServer>,
     manifests: Manifests,
     bed: Bed,
@@ -33,7 +35,7 @@ pub struct Cluster {
 impl Cluster {
     /// Builds a bed that is to follow a directory, and starts the servers, but no agents.
     ///
-    /// `xdp` is the agents' `--xdp`. With `off`, the wires carry unfinished checksums and merged
+    /// `xdp` is the agents' `--xdp`. With `off`, virtual wires carry unfinished checksums and merged
     /// frames, as virtual devices do by default.
     pub fn without_agents(shape: Shape, xdp: &str) -> Result<Self> {
         Self::build(bed(shape, xdp)?, None, xdp)
@@ -54,9 +56,16 @@ impl Cluster {
         let source = source.unwrap_or(Source::Directory(&manifests));
         let proxies = bed.nodes().iter().map(|node| Proxy::new(&bed, node, source, xdp));
         let proxies = proxies.collect::<Result<_>>()?;
-        let servers = bed.pods().map(|pod| Server::in_pod(pod, TARGET_PORT)).collect::<Result<_>>()?;
-        let hooks: &[&str] = if xdp == "off" { &["tc_ingress", "tc_egress"] } else { &["xdp", "tc_egress"] };
-        Ok(Self { agents: BTreeMap::new(), proxies, servers, api_server, manifests, bed, hooks })
+        let hooks: &[&str] = match xdp {
+            "off" => &["tc_ingress", "tc_egress"],
+            // The driver decides about XDP.
+            "auto" => &["tc_egress"],
+            _ => &["xdp", "tc_egress"],
+        };
+        let server = |pod: &Pod| Ok((pod.name().to_owned(), Server::in_pod(pod, TARGET_PORT)?));
+        let pod_servers = bed.pods().map(server).collect::<Result<_>>()?;
+        let (agents, host_servers) = (BTreeMap::new(), Vec::new());
+        Ok(Self { agents, proxies, pod_servers, host_servers, api_server, manifests, bed, hooks })
     }
 
     /// Starts a cluster that follows a directory, with an agent on every node that is attached to
@@ -119,8 +128,18 @@ impl Cluster {
     /// Starts a node's agent with further flags and does not wait for it. It replaces a running
     /// one.
     pub fn start_agent_with(&mut self, node: u8, flags: &[&str]) -> Result<()> {
+        self.start_agent_prepared(node, flags, |_| {})
+    }
+
+    /// Starts a node's agent with further flags, after `prepare` has changed its command.
+    pub fn start_agent_prepared(
+        &mut self,
+        node: u8,
+        flags: &[&str],
+        prepare: impl FnOnce(&mut Command) + Send + 'static,
+    ) -> Result<()> {
         self.agents.remove(&node);
-        let agent = self.proxy(node)?.start_with(flags)?;
+        let agent = self.proxy(node)?.start_prepared(flags, prepare)?;
         self.agents.insert(node, agent);
         Ok(())
     }
@@ -129,6 +148,11 @@ impl Cluster {
     #[must_use]
     pub fn has_agent(&self, node: u8) -> bool {
         self.agents.get(&node).is_some_and(Process::is_running)
+    }
+
+    /// Returns a node's agent.
+    pub fn agent(&self, node: u8) -> Result<&Process> {
+        self.agents.get(&node).with_context(|| format!("node {node} has no agent"))
     }
 
     /// Gives a node's agent to the caller, to stop or kill it.
@@ -149,7 +173,19 @@ impl Cluster {
 
     /// Starts a further server: a host process of a node.
     pub fn start_host_server(&mut self, node: u8, port: u16) -> Result<()> {
-        self.servers.push(Server::on_node(self.bed.node(node)?, port)?);
+        self.host_servers.push(Server::on_node(self.bed.node(node)?, port)?);
+        Ok(())
+    }
+
+    /// Ends the server of a pod. Its sockets are closed.
+    pub fn stop_server(&mut self, pod: &str) -> Result<()> {
+        self.pod_servers.remove(pod).map(drop).with_context(|| format!("{pod} has no server"))
+    }
+
+    /// Starts the server of a pod again.
+    pub fn start_server(&mut self, pod: &str) -> Result<()> {
+        let server = Server::in_pod(self.bed.pod(pod)?, TARGET_PORT)?;
+        self.pod_servers.insert(pod.to_owned(), server);
         Ok(())
     }
 
@@ -193,6 +229,10 @@ impl Cluster {
 }
 
 fn bed(shape: Shape, xdp: &str) -> Result<Bed> {
-    let wire = if xdp == "off" { Wire::Offloaded } else { Wire::Plain };
+    let wire = match (shape.wire, xdp) {
+        (Wire::Cards, _) => Wire::Cards,
+        (_, "off") => Wire::Offloaded,
+        _ => Wire::Plain,
+    };
     Bed::new(Shape { wire, ..shape })
 }

@@ -13,6 +13,7 @@
 //! - [`container`]: the rights of a process in a container that is not privileged.
 //! - [`cluster`]: a bed with a server in every pod and an agent on every node.
 //! - [`demo`]: all of it together, for people to watch.
+//! - [`drill`]: faults on running traffic, and what each costs.
 //! - [`frame`]: frames to send and to expect, parsed, printed, compared.
 //! - [`program`]: the real programs, run on frames without any device.
 
@@ -23,6 +24,7 @@ pub mod capture;
 pub mod cluster;
 pub mod container;
 pub mod demo;
+pub mod drill;
 mod etcd;
 pub mod frame;
 pub mod kube_proxy;

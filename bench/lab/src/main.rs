@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
+use millrace_lab::drill::Form;
 use millrace_lab::kubernetes::e2e::{self, FOCUS, Run, SKIP};
 use millrace_lab::kubernetes::{self, Assets, Cluster, Mode, Proxy, Settings};
-use millrace_lab::{demo, net};
+use millrace_lab::{demo, drill, net};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// A cluster of network namespaces with an agent on each node.
@@ -37,6 +38,23 @@ enum Command {
         /// `cargo xtask run --trace` builds it
         #[arg(long)]
         trace: bool,
+    },
+    /// Plays faults on running traffic, and prints a table of the losses; the exit status is 1 if a
+    /// fault cost more than it may
+    Drill {
+        /// Each fault in a longer form, and pairs of faults
+        #[arg(long)]
+        long: bool,
+        /// The only fault to play
+        #[arg(long, value_name = "FAULT")]
+        only: Option<String>,
+        /// Replace the table in docs/drill.md
+        #[arg(long, conflicts_with = "only")]
+        write: bool,
+        /// How the agents attach: native, generic, auto, or off for the TC path
+        #[arg(long, value_name = "MODE", default_value = "native",
+              value_parser = ["native", "generic", "auto", "off"])]
+        xdp: String,
     },
     /// A real Kubernetes cluster on this machine
     Cluster {
@@ -112,6 +130,10 @@ const PATIENCE: Duration = Duration::from_secs(2);
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Run { once, xdp, trace } => demonstrate(once, demo::Options { xdp, trace }),
+        Command::Drill { long, only, write, xdp } => {
+            let form = if long { Form::Long } else { Form::Short };
+            play(drill::Options { xdp, form, only, write })
+        }
         Command::Cluster { name, command } => cluster(&name, command).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {
@@ -160,14 +182,8 @@ fn running(name: &str) -> Result<Cluster> {
 
 #[tokio::main(flavor = "current_thread")]
 async fn demonstrate(once: bool, options: demo::Options) -> Result<ExitCode> {
-    let problems = run(once, options).await?;
-    Ok(if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// Runs the demonstration on a thread of its own, so that signals are handled all the time.
-async fn run(once: bool, options: demo::Options) -> Result<Vec<String>> {
     let (end, stay) = mpsc::channel::<()>();
-    let mut demo = tokio::task::spawn_blocking(move || {
+    let demo = move || {
         demo::run(&options, |hints| {
             if !once {
                 println!("\n{hints}\nCtrl-C ends it.");
@@ -175,16 +191,32 @@ async fn run(once: bool, options: demo::Options) -> Result<Vec<String>> {
                 let _ = stay.recv();
             }
         })
-    });
+    };
+    let problems = run_until_signal(demo, end).await?;
+    Ok(if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn play(options: drill::Options) -> Result<ExitCode> {
+    let is_as_allowed = run_until_signal(move || drill::run(&options), ()).await?;
+    Ok(if is_as_allowed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Runs work on a thread of its own, so that signals are handled all the time. A signal drops `end`.
+async fn run_until_signal<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+    end: impl Send,
+) -> Result<T> {
+    let mut work = tokio::task::spawn_blocking(work);
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     tokio::select! {
-        outcome = &mut demo => return outcome.context("the demonstration panicked")?,
+        outcome = &mut work => return outcome.context("the test bed panicked")?,
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
     }
     drop(end);
-    if let Ok(outcome) = tokio::time::timeout(PATIENCE, demo).await {
-        return outcome.context("the demonstration panicked")?;
+    if let Ok(outcome) = tokio::time::timeout(PATIENCE, work).await {
+        return outcome.context("the test bed panicked")?;
     }
     // Agents end with this process, but names and pins have to be removed.
     net::remove_own();

@@ -67,8 +67,13 @@ impl Process {
 
     /// Sends SIGTERM and waits for the end of the process.
     pub fn stop(self) -> Result<ExitStatus> {
-        kill(Pid::from_raw(i32::try_from(self.child.id())?), Signal::SIGTERM)?;
+        self.signal(Signal::SIGTERM)?;
         self.wait()
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        Ok(kill(Pid::from_raw(i32::try_from(self.child.id())?), signal)?)
     }
 
     /// Waits for the end of the process. Fails after `END_LIMIT`.

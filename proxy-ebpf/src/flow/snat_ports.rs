@@ -282,11 +282,13 @@ fn worth<F: Family>(found: &Found, entry: &FlowOf<F>) -> u32 {
     let silence = silence(entry.last_seen, clock::now());
     let is_quiet = silence >= FLOW_QUIET;
     let has_ended = entry.state == FLOW_CLOSING && (is_quiet || entry.flags & BOTH == BOTH);
-    if !(found.is_embryo() || has_ended || entry.state == FLOW_DATAGRAM) {
+    // The entries of a confirmed connection stay with the embryos if FLOWS is full.
+    let is_unconfirmed = found.is_embryo() && entry.state != FLOW_ESTABLISHED;
+    if !(is_unconfirmed || has_ended || entry.state == FLOW_DATAGRAM) {
         return TAKEN;
     }
     let seconds = 1 + if silence < LONGEST { silence } else { LONGEST };
-    if found.is_embryo() && is_quiet { ABANDONED + seconds } else { seconds }
+    if is_unconfirmed && is_quiet { ABANDONED + seconds } else { seconds }
 }
 
 global_by_family! { fn global_evict = evict4 | evict6() -> u32, evict_body }

@@ -13,7 +13,7 @@ use super::proof;
 use crate::header::{has_connections, tcp_flag};
 use crate::maps::family::{Family, FlowOf, KeyOf};
 use crate::maps::global::{KEY, REPLY_KEY, global_by_family, key_room, store_key, stored_key};
-use crate::maps::{clock, figures};
+use crate::maps::{clock, figures, observe};
 use crate::packet::{Packet, Parsed};
 
 /// Renews an entry and its twin for a packet.
@@ -114,11 +114,11 @@ fn promote_body<F: Family>() -> u32 {
 /// `place` has room for the other direction's key, which the stack lacks.
 #[inline(always)]
 fn move_to_flows<F: Family>(key: &KeyOf<F>, place: *mut KeyOf<F>) -> bool {
-    // SAFETY: copied at once; the check shows another connection's entry.
-    let Some(entry) = (unsafe { F::flows_new().get(key) }) else {
+    let Some(entry) = F::flows_new().get_ptr_mut(key) else {
         return false;
     };
-    let mut flow = *entry;
+    // SAFETY: copied at once; the check shows another connection's entry.
+    let mut flow = unsafe { *entry };
     if !flow.is_clients(key) {
         return false;
     }
@@ -136,16 +136,28 @@ fn move_to_flows<F: Family>(key: &KeyOf<F>, place: *mut KeyOf<F>) -> bool {
     if flow.state == FLOW_SYN {
         flow.state = FLOW_ESTABLISHED;
     }
-    // A refused insert leaves the embryo, which serves the connection as well.
-    if F::flows().insert(key, &flow, BPF_ANY.into()).is_err() {
+    let mut has_moved = !observe::flows_are_held() && F::flows().insert(key, &flow, BPF_ANY.into()).is_ok();
+    if has_moved && !is_alone {
+        flow.reverse(key, twin_key);
+        if F::flows().insert(twin_key, &flow, BPF_ANY.into()).is_err() {
+            let _ = F::flows().remove(key);
+            has_moved = false;
+        }
+    }
+    if !has_moved {
+        // The embryos serve the connection as well, if they may be silent as long as its entries.
+        // SAFETY: if the memory is recycled here, another connection's entry lives longer, or until its next packet.
+        unsafe { (*entry).state = flow.state };
+        if !is_alone && let Some(twin) = F::flows_new().get_ptr_mut(twin_key) {
+            // SAFETY: as above.
+            unsafe { (*twin).state = flow.state };
+        }
         return false;
     }
     let _ = F::flows_new().remove(key);
     if !is_alone {
         let event = ConnectionEvent::Established;
         figures::count_connection::<F>(event, key, flow.service, BackendRef(flow.backend));
-        flow.reverse(key, twin_key);
-        let _ = F::flows().insert(twin_key, &flow, BPF_ANY.into());
         let _ = F::flows_new().remove(twin_key);
     }
     true

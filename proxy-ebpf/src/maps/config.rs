@@ -27,6 +27,11 @@ pub static SNAT_PORT_FIRST: Global<u32> = Global::new(*DEFAULT_SNAT_PORTS.start(
 pub static SNAT_PORT_COUNT: Global<u32> =
     Global::new((*DEFAULT_SNAT_PORTS.end() - *DEFAULT_SNAT_PORTS.start()) as u32 + 1);
 #[unsafe(no_mangle)]
+pub static SNAT_REPLY_FIRST: Global<u32> = Global::new(*DEFAULT_SNAT_PORTS.start() as u32);
+#[unsafe(no_mangle)]
+pub static SNAT_REPLY_COUNT: Global<u32> =
+    Global::new((*DEFAULT_SNAT_PORTS.end() - *DEFAULT_SNAT_PORTS.start()) as u32 + 1);
+#[unsafe(no_mangle)]
 pub static FIB_SOURCE: Global<u32> = Global::new(0);
 
 #[unsafe(no_mangle)]
@@ -57,10 +62,10 @@ pub static NODE_NAMESPACE_LOW: Global<u32> = Global::new(0);
 #[unsafe(no_mangle)]
 pub static NODE_NAMESPACE_HIGH: Global<u32> = Global::new(0);
 
-/// Whether a port, in network byte order, is in the range for SNAT.
+/// Whether a port, in network byte order, may be that of a reply to SNAT.
 #[inline(always)]
 pub fn is_snat_port(port: u16) -> bool {
-    u32::from(u16::from_be(port)).wrapping_sub(SNAT_PORT_FIRST.load()) < SNAT_PORT_COUNT.load()
+    u32::from(u16::from_be(port)).wrapping_sub(SNAT_REPLY_FIRST.load()) < SNAT_REPLY_COUNT.load()
 }
 
 /// Whether this node decapsulates packets in IP.

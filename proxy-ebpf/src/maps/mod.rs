@@ -46,6 +46,8 @@ use proxy_common::{Addr4, Addr6};
 use crate::header::Ethernet;
 
 const MMAPABLE: usize = BPF_F_MMAPABLE as usize;
+/// The map takes memory for an entry when the entry comes, and gives it back.
+const ON_DEMAND: usize = BPF_F_NO_PREALLOC as usize;
 const SERVICES_DEFAULT: usize = 1 << 16;
 const SLOTS_DEFAULT: usize = 1 << 20;
 const BACKENDS_DEFAULT: usize = 1 << 16;
@@ -66,7 +68,7 @@ pub const SNAT_FULL_ENTRIES: u32 = 1 << 10;
 const ICMP_SOURCES_ENTRIES: usize = 1 << 12;
 
 /// The type of [`FLOWS4`] and [`FLOWS6`].
-pub type FlowsMap<A> = LruHashMap<FlowKey<A>, Flow<A>, FLOWS_DEFAULT>;
+pub type FlowsMap<A> = HashMap<FlowKey<A>, Flow<A>, FLOWS_DEFAULT, ON_DEMAND>;
 /// The type of [`FLOWS_NEW4`] and [`FLOWS_NEW6`].
 pub type FlowsNewMap<A> = LruHashMap<FlowKey<A>, Flow<A>, FLOWS_NEW_DEFAULT>;
 
@@ -91,10 +93,10 @@ pub type SocketsMap<A> = LruHashMap<SocketKey<A>, SocketFrontend<A>, SOCKETS_DEF
 
 /// Frontends of IPv4 Services. Written by the agent, read by every program; nothing is evicted.
 #[btf_map]
-pub static FRONTENDS4: HashMap<FrontendKey<Addr4>, Frontend, SERVICES_DEFAULT> = HashMap::new();
+pub static FRONTENDS4: HashMap<FrontendKey<Addr4>, Frontend, SERVICES_DEFAULT, ON_DEMAND> = HashMap::new();
 /// Frontends of IPv6 Services; as [`FRONTENDS4`].
 #[btf_map]
-pub static FRONTENDS6: HashMap<FrontendKey<Addr6>, Frontend, SERVICES_DEFAULT> = HashMap::new();
+pub static FRONTENDS6: HashMap<FrontendKey<Addr6>, Frontend, SERVICES_DEFAULT, ON_DEMAND> = HashMap::new();
 /// Copies of IPv4 frontends, which are found without a call; see
 /// [`frontend_index`](proxy_common::frontend_index). The agent stores through its memory mapping.
 #[btf_map]
@@ -124,20 +126,21 @@ pub static WAYS: Array<Way, WAYS_DEFAULT> = Array::new();
 pub static NARROWED: Array<u64, WAYS_DEFAULT> = Array::new();
 /// Backends on this node by Service id and hint; the value is a `BackendRef`. Written by the agent.
 #[btf_map]
-pub static HINTS: HashMap<HintKey, u32, BACKENDS_DEFAULT> = HashMap::new();
+pub static HINTS: HashMap<HintKey, u32, BACKENDS_DEFAULT, ON_DEMAND> = HashMap::new();
 /// Nodes of the cluster and this node's own addresses. Written by the agent.
 ///
 /// The value is a set of `PEER_*` bits, and above them the id of the way to the address.
 #[btf_map]
-pub static PEERS: HashMap<PeerKey, u32, WAYS_DEFAULT> = HashMap::new();
+pub static PEERS: HashMap<PeerKey, u32, WAYS_DEFAULT, ON_DEMAND> = HashMap::new();
 /// IPv4 connections the client has answered in.
 ///
-/// Written by the programs; the agent only reads and deletes. The least recently used entry is evicted.
+/// Written by the programs; the agent only reads and deletes. Nothing is evicted: the agent removes the
+/// entries that were silent longest before the map is full.
 #[btf_map]
-pub static FLOWS4: FlowsMap<Addr4> = LruHashMap::new();
+pub static FLOWS4: FlowsMap<Addr4> = HashMap::new();
 /// IPv6 connections; as [`FLOWS4`].
 #[btf_map]
-pub static FLOWS6: FlowsMap<Addr6> = LruHashMap::new();
+pub static FLOWS6: FlowsMap<Addr6> = HashMap::new();
 /// IPv4 connections with nothing but the client's first packet. A SYN flood evicts entries here only.
 #[btf_map]
 pub static FLOWS_NEW4: FlowsNewMap<Addr4> = LruHashMap::new();
@@ -187,8 +190,7 @@ pub static SERVICE_STATS: PerCpuArray<Counter, SERVICES_DEFAULT> = PerCpuArray::
 /// The name of each Service id. Written by the agent, read by the command line and at adoption, never by a
 /// program.
 #[btf_map]
-pub static NAMES: HashMap<u32, ServiceName, SERVICES_DEFAULT, { BPF_F_NO_PREALLOC as usize }> =
-    HashMap::new();
+pub static NAMES: HashMap<u32, ServiceName, SERVICES_DEFAULT, ON_DEMAND> = HashMap::new();
 /// The agent's heartbeat; see `proxy_common::config::AGENT_*`. The agent stores through its memory mapping.
 #[btf_map]
 pub static AGENT: Array<u64, { AGENT_WORDS as usize }, MMAPABLE> = Array::new();
@@ -230,7 +232,7 @@ pub static HOPS6: Array<Hop<Addr6>, BACKENDS_DEFAULT> = Array::new();
 pub static SNAT_FULL: Array<u64, { SNAT_FULL_ENTRIES as usize }> = Array::new();
 /// Devices that translated packets may leave by, by interface index. Written by the agent.
 #[btf_map]
-pub static DEVICES: HashMap<u32, Device, DEVICES_DEFAULT> = HashMap::new();
+pub static DEVICES: HashMap<u32, Device, DEVICES_DEFAULT, ON_DEMAND> = HashMap::new();
 /// The time at which the bucket of a source prefix and kind of message is full again; see
 /// [`proxy_common::icmp`].
 ///
@@ -244,7 +246,7 @@ pub static ICMP_TOTAL: PerCpuArray<u64, { KINDS as usize }> = PerCpuArray::new()
 /// Addresses of Services; the value is a set of `VIP_*` bits, or `VIP_ON_NODE` alone for a node's address. Written
 /// by the agent.
 #[btf_map]
-pub static VIPS: HashMap<VipKey, u32, SERVICES_DEFAULT> = HashMap::new();
+pub static VIPS: HashMap<VipKey, u32, SERVICES_DEFAULT, ON_DEMAND> = HashMap::new();
 /// The first question about a packet: may the programs have anything to do with its destination? See
 /// [`filter_place`](proxy_common::vip::filter_place).
 ///

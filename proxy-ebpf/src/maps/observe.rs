@@ -1,6 +1,6 @@
 //! Counters, the ports of backends, and the heartbeat of the agent.
 
-use proxy_common::config::{AGENT_HEARTBEAT, HEARTBEAT_SECONDS, PORT_GROUP};
+use proxy_common::config::{AGENT_HEARTBEAT, AGENT_HOLD, HEARTBEAT_SECONDS, PORT_GROUP};
 use proxy_common::verdict::{Counter, Program, Reason};
 
 use crate::maps::{self, clock};
@@ -59,4 +59,10 @@ pub fn agent_is_alive() -> bool {
     maps::AGENT
         .get(AGENT_HEARTBEAT)
         .is_some_and(|beat| clock::now().saturating_sub(*beat as u32) <= HEARTBEAT_SECONDS)
+}
+
+/// Whether connections must stay out of FLOWS, because the agent copies it.
+#[inline(always)]
+pub fn flows_are_held() -> bool {
+    maps::AGENT.get(AGENT_HOLD).is_some_and(|until| u64::from(clock::now()) < *until)
 }

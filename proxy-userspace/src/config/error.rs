@@ -5,9 +5,11 @@ use std::fmt::Display;
 
 use clap::error::{ContextKind, ContextValue};
 
-/// A wrong value of a flag or of a field of the file. One line, for standard error and status 2.
+use crate::model::plain_line;
+
+/// A wrong value of a flag or of a field of the file. One plain line, for standard error and status 2.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{origin}: {message}")]
+#[error("{}: {}", plain_line(origin), plain_line(message))]
 pub struct ConfigError {
     /// The flag with its dashes, or the file and the path of the field.
     pub origin: String,

@@ -67,7 +67,12 @@ impl<A: Address> Fixture<A> {
     /// Returns tables without a Service. Backend 0 and Service 0 are never given out.
     pub fn new(constants: &[(&'static str, u32)]) -> Self {
         let limits = (global::FLOW_LIMITS, Timeouts::DEFAULT.table().to_vec());
-        let snat = [(global::SNAT_PORT_FIRST, 61000), (global::SNAT_PORT_COUNT, 4536)];
+        let snat = [
+            (global::SNAT_PORT_FIRST, 61000),
+            (global::SNAT_PORT_COUNT, 4536),
+            (global::SNAT_REPLY_FIRST, 61000),
+            (global::SNAT_REPLY_COUNT, 4536),
+        ];
         let words = snat.iter().chain(constants).map(|(name, word)| (*name, vec![*word]));
         let filter = vec![0; proxy_common::vip::ADDRESS_FILTER_WORDS as usize];
         Self {

@@ -41,7 +41,7 @@ pub use desired::{
 };
 pub use node::{AGENTS_OS, OS_LABEL, may_run_agent};
 pub use object::{Change, Kind, Object, ObjectKey};
-pub use problem::{Problem, Severity, Topic};
+pub use problem::{Problem, Severity, Topic, plain_line};
 pub use scheduler::Scheduler;
 pub use settings::{
     ClusterIpClients, DEFAULT_MAGLEV_SIZE, MAGLEV_SIZES, MaglevSizeError, ModelSettings, NodePortAddresses,

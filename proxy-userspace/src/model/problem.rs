@@ -1,5 +1,6 @@
 //! Problems of objects: each one line, reported once, while all other objects are served.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
@@ -59,19 +60,35 @@ pub struct Problem {
 
 impl fmt::Display for Problem {
     /// Writes `web.yaml: Service default/web: spec.ports[0].nodePort: 70000 is not ...`, always one
-    /// line.
+    /// plain line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(file) = &self.file {
-            write!(f, "{}: ", file.display())?;
+            write!(f, "{}: ", plain_line(&file.display().to_string()))?;
         }
         if let Some(object) = &self.object {
-            write!(f, "{object}: ")?;
+            write!(f, "{}: ", plain_line(&object.to_string()))?;
         }
         if !self.field.is_empty() {
-            write!(f, "{}: ", self.field)?;
+            write!(f, "{}: ", plain_line(&self.field))?;
         }
-        f.write_str(&self.message.replace(['\n', '\r'], " "))
+        f.write_str(&plain_line(&self.message))
     }
+}
+
+/// Returns text from a file as one plain line: line breaks become spaces, other control characters their escapes.
+///
+/// A name in a file could otherwise forge a line of the log, or change the colours of a terminal.
+#[must_use]
+pub fn plain_line(text: &str) -> Cow<'_, str> {
+    if !text.contains(char::is_control) {
+        return Cow::Borrowed(text);
+    }
+    let plain = text.chars().map(|character| match character {
+        '\n' | '\r' => " ".to_owned(),
+        control if control.is_control() => control.escape_default().to_string(),
+        other => other.to_string(),
+    });
+    Cow::Owned(plain.collect())
 }
 
 /// Collects the problems of one object.

@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-use crate::model::{Model, testing};
+use crate::model::{Model, plain_line, testing};
 
 /// Returns a Service with a problem of its own, another Service's node port and another one's
 /// health check port.
@@ -80,4 +80,11 @@ fn a_service_that_is_not_served_at_all_is_told_of_again_too() {
         model.tell(odd(uid));
         assert_eq!(told(&mut model), ["spec.type"], "{uid}");
     }
+}
+
+#[test]
+fn a_name_with_control_characters_forges_no_line() {
+    let forged = plain_line("a\nINFO all is well\u{1b}[2J\t\u{85}");
+    assert_eq!(forged, "a INFO all is well\\u{1b}[2J\\t\\u{85}");
+    assert!(matches!(plain_line("Größe: 70000"), std::borrow::Cow::Borrowed(_)));
 }

@@ -123,6 +123,33 @@ fn a_server_without_its_etcd_costs_nothing_and_is_right_afterwards() -> Result<(
 }
 
 #[test]
+fn a_server_that_is_restored_from_a_backup_is_listed_anew() -> Result<()> {
+    /// More changes than the server makes by itself when it starts.
+    const CHANGES: u32 = 300;
+    let mut cluster = shared();
+    let mut watched = Watched::start(&cluster)?;
+    cluster.api_server_mut()?.back_up()?;
+    let lost = cluster.service("lost", 34, &["pod-1a"])?.external(vip(134));
+    let kube = cluster.api_server()?.kube();
+    for number in 0..CHANGES {
+        let label = json!({"metadata": {"labels": {"number": number.to_string()}}});
+        kube.patch("v1", "Service", "default", watched.kept.name(), label)?;
+    }
+    kube.put_all(lost.objects())?;
+    wait_for_backends(&cluster, 1, &lost)?;
+    let read = cluster.proxy(1)?.log().len();
+    cluster.bed().unplug(HOST)?;
+    cluster.api_server_mut()?.restore_backup()?;
+    // These changes take versions that the agent has already seen.
+    watched.change(&cluster)?;
+    watched.expect_unchanged(&cluster)?;
+    cluster.bed().plug_in(HOST)?;
+    wait_for_line(&cluster, 1, read, &["172.30.0.2:6443", "has an older state than before"])?;
+    wait_for_backends(&cluster, 1, &lost.without_endpoints())?;
+    watched.expect_right(&cluster)
+}
+
+#[test]
 fn connections_that_hang_cost_nothing_and_what_changed_is_learnt() -> Result<()> {
     let cluster = shared();
     let mut watched = Watched::start(&cluster)?;

@@ -102,7 +102,7 @@ fn programs_of_another_data_plane_are_seen_with_their_pins_or_without() -> Resul
         // knows the links.
         let mut dataplane = ours.open();
         assert!(dataplane.set_topology(&topology("eth0")).is_complete());
-        let links = ours.path.join("millrace/v8/links");
+        let links = ours.path.join("millrace/v9/links");
         let held = ["tc_ingress", "tc_egress"].map(|hook| {
             let path = links.join(format!("{hook}-{}", nix::net::if_::if_nametoindex("eth0").unwrap()));
             let link = FdLink::from(PinnedLink::from_pin(&path).unwrap());

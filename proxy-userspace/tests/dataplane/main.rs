@@ -10,6 +10,7 @@ mod metrics;
 mod migrate;
 mod open;
 mod recorder;
+mod resize;
 mod sockets;
 mod support;
 mod sync;

@@ -22,6 +22,8 @@ use proxy_common::{Addr4, LAYOUT_VERSION};
 use crate::attach::{attached, in_namespace, topology};
 use crate::support::{Scratch, all, closed, desired, key, port};
 
+/// A layout that this agent does not know.
+const UNKNOWN: u32 = LAYOUT_VERSION + 1;
 /// The maps that layouts 2 to 6 added.
 const NEW_MAPS: [(u32, &str); 32] = [
     (2, "AFFINITY4"),
@@ -278,8 +280,8 @@ fn a_pin_moves_to_our_layout_in_one_step() -> Result<()> {
     in_namespace("replace-pins", async || {
         let scratch = Scratch::new();
         let state = desired([(key("web"), port(1, 3))]);
-        leave_behind(&scratch, &state, 9)?;
-        let before = pins(&root(&scratch, 9))?;
+        leave_behind(&scratch, &state, UNKNOWN)?;
+        let before = pins(&root(&scratch, UNKNOWN))?;
         assert_eq!(before.len(), 3);
         let mut dataplane = scratch.open();
         dataplane.set_topology(&topology("eth0"));
@@ -294,8 +296,8 @@ fn links_that_a_killed_agent_left_in_two_layouts_stay_attached() -> Result<()> {
     in_namespace("replace-killed", async || {
         let scratch = Scratch::new();
         let state = desired([(key("web"), port(1, 3))]);
-        leave_behind(&scratch, &state, 9)?;
-        let (other, ours) = (root(&scratch, 9), root(&scratch, LAYOUT_VERSION));
+        leave_behind(&scratch, &state, UNKNOWN)?;
+        let (other, ours) = (root(&scratch, UNKNOWN), root(&scratch, LAYOUT_VERSION));
         let links = link_ids(&other)?;
         fs::create_dir_all(ours.join("links"))?;
         for name in links.keys() {
@@ -318,7 +320,7 @@ fn another_layout_that_serves_nothing_does_not_delay_the_start() -> Result<()> {
     in_namespace("replace-empty", async || {
         let scratch = Scratch::new();
         let state = desired([(key("web"), port(1, 3))]);
-        leave_behind(&scratch, &state, 9)?;
+        leave_behind(&scratch, &state, UNKNOWN)?;
         // The device of its links was deleted, and another one was made.
         Netlink::open()?.delete_link("eth0").await?;
         let peer = Namespace::create("replace-empty-next")?;
@@ -333,7 +335,7 @@ fn another_layout_that_serves_nothing_does_not_delay_the_start() -> Result<()> {
         assert!(dataplane.sync(&state, &incomplete).is_complete());
         assert_eq!(attached(&scratch).len(), 3, "an unreadable object must not delay the others");
         assert_eq!(dataplane.set_topology(&topology("eth1")).writes, 0);
-        assert!(root(&scratch, 9).exists());
+        assert!(root(&scratch, UNKNOWN).exists());
         assert!(dataplane.sync(&state, &all(&state)).is_complete());
         assert_eq!(layouts(&scratch), [format!("v{LAYOUT_VERSION}")]);
         assert_eq!(attached(&scratch).len(), 3);
@@ -346,7 +348,7 @@ fn unwanted_links_of_another_layout_are_detached() -> Result<()> {
     in_namespace("replace-surplus", async || {
         let scratch = Scratch::new();
         let state = desired([(key("web"), port(1, 3))]);
-        leave_behind(&scratch, &state, 9)?;
+        leave_behind(&scratch, &state, UNKNOWN)?;
         let mut dataplane = scratch.open();
         dataplane.set_topology(&Topology::default());
         assert!(dataplane.sync(&state, &all(&state)).is_complete());

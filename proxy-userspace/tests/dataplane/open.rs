@@ -35,7 +35,7 @@ fn cleanup_is_refused_while_an_agent_runs_and_then_leaves_nothing() {
     assert!(matches!(cleanup(&scratch.path), Err(OpenError::InUse { .. })));
     drop(dataplane);
     let cleaned = cleanup(&scratch.path).unwrap();
-    assert!(cleaned.removed.contains(&"millrace/v8/maps/SERVICES".to_owned()), "{cleaned:?}");
+    assert!(cleaned.removed.contains(&"millrace/v9/maps/SERVICES".to_owned()), "{cleaned:?}");
     assert!(!scratch.path.exists(), "the agent made it");
     assert!(matches!(PinnedMaps::open(&scratch.path), Err(ReadError::Absent { .. })));
     assert!(cleanup(&scratch.path).unwrap().removed.is_empty());
@@ -83,15 +83,16 @@ fn cleanup_leaves_a_directory_with_files_of_other_software() {
 }
 
 #[test]
-fn a_pinned_map_keeps_its_size() {
+fn a_pinned_map_grows_and_does_not_shrink() {
     let scratch = Scratch::new();
     drop(scratch.open());
     let mut settings = scratch.settings();
     settings.sizes.frontends = 128;
     drop(EbpfDataplane::open(settings).unwrap());
+    drop(scratch.open());
     let maps = PinnedMaps::open(&scratch.path).unwrap().status().unwrap().maps;
     let frontends = maps.iter().find(|map| map.name == "FRONTENDS4").unwrap();
-    assert_eq!(frontends.entries, 64);
+    assert_eq!(frontends.entries, 128);
 }
 
 #[test]
@@ -101,7 +102,7 @@ fn other_settings_load_other_programs_into_the_same_maps() {
     let mut dataplane = scratch.open();
     dataplane.sync(&state, &all(&state));
     drop(dataplane);
-    let programs = || names(&scratch.path.join("millrace/v8/programs"));
+    let programs = || names(&scratch.path.join("millrace/v9/programs"));
     let before = programs();
 
     let mut settings = scratch.settings();
@@ -143,7 +144,7 @@ fn a_missing_bpf_file_system_is_mounted() {
 fn a_pin_with_another_shape_is_named_with_both_shapes_and_stays() {
     let scratch = Scratch::new();
     drop(scratch.open());
-    let maps = scratch.path.join("millrace/v8/maps");
+    let maps = scratch.path.join("millrace/v9/maps");
     let frontends = maps.join("FRONTENDS4");
     let agent = maps.join("AGENT");
     std::fs::remove_file(&frontends).unwrap();
@@ -159,7 +160,7 @@ fn a_pin_with_another_shape_is_named_with_both_shapes_and_stays() {
     assert!(frontends.exists());
 
     std::fs::remove_file(&frontends).unwrap();
-    let programs = std::fs::read_dir(scratch.path.join("millrace/v8/programs")).unwrap().next().unwrap();
+    let programs = std::fs::read_dir(scratch.path.join("millrace/v9/programs")).unwrap().next().unwrap();
     let program = programs.unwrap().path().join("tc_egress");
     SchedClassifier::from_pin(&program).unwrap().pin(&frontends).unwrap();
     let text = EbpfDataplane::open(scratch.settings()).unwrap_err().to_string();

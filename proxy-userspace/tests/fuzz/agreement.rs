@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::PathBuf;
+use std::path::Path;
 
 use millrace::dataplane::ebpf::dry_run::{Concern, DryRun, Ran};
 use millrace::dataplane::ebpf::read::{Lookups, PinnedMaps};
@@ -14,11 +14,13 @@ use proxy_common::config::HANDOVER_MAGIC;
 use proxy_common::icmp::KINDS;
 use proxy_common::verdict::Reason;
 
+use crate::folder::Folder;
 use crate::generate::Generator;
+use crate::isolate;
 use crate::packet::needs_more_than_itself;
 use crate::random::Random;
+use crate::rounds::{derived, given_seed, seed_of_now, times_if_long};
 use crate::world::World;
-use crate::{isolate, seed_of_now};
 
 /// Frames of a usual run.
 const FRAMES: u64 = 1000;
@@ -38,38 +40,25 @@ fn walk_dry_run_and_tc_pod_in_agree() {
     agree(Hook::TcPodIn, &[Reason::ServedPod, Reason::Hairpin, Reason::Reply, Reason::NoEndpoint]);
 }
 
-/// Pins of a bed, as an agent makes them, removed at the end.
-struct Pins {
-    path: PathBuf,
-}
-
-impl Pins {
-    fn of(bed: &Bed, hook: Hook) -> Self {
-        let path = PathBuf::from(format!("/sys/fs/bpf/millrace-{}-{}", hook.program(), std::process::id()));
-        let root = path.join(format!("millrace/v{LAYOUT_VERSION}"));
-        let (maps, programs) = (root.join("maps"), root.join("programs/bed"));
-        fs::create_dir_all(&maps).unwrap();
-        fs::create_dir_all(&programs).unwrap();
-        bed.pin(&[hook], &maps, &programs);
-        Self { path }
-    }
-}
-
-impl Drop for Pins {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.path);
-    }
+/// Pins a bed, as an agent does.
+fn pinned(bed: &Bed, hook: Hook) -> Folder {
+    let folder = Folder::new(Path::new("/sys/fs/bpf"), hook.program());
+    let root = folder.path.join(format!("millrace/v{LAYOUT_VERSION}"));
+    let (maps, programs) = (root.join("maps"), root.join("programs/bed"));
+    fs::create_dir_all(&maps).unwrap();
+    fs::create_dir_all(&programs).unwrap();
+    bed.pin(&[hook], &maps, &programs);
+    folder
 }
 
 /// Runs the three engines on each frame.
 fn agree(hook: Hook, expected: &'static [Reason]) {
-    let frames =
-        if std::env::var_os("MILLRACE_LONG").is_some_and(|value| value == "1") { 10 } else { 1 } * FRAMES;
-    let seed = std::env::var("MILLRACE_SEED").map_or_else(|_| seed_of_now(), |text| text.parse().unwrap());
+    let frames = times_if_long(FRAMES);
+    let seed = given_seed().unwrap_or_else(seed_of_now);
     let run = move || {
         isolate();
         let world = World::new(hook);
-        let pins = Pins::of(&world.bed, hook);
+        let pins = pinned(&world.bed, hook);
         let maps = PinnedMaps::open(&pins.path).unwrap();
         let mut engines = Engines {
             world: &world,
@@ -78,8 +67,8 @@ fn agree(hook: Hook, expected: &'static [Reason]) {
             dry: DryRun::open(&pins.path, hook.counted_as()).unwrap(),
         };
         let mut generators = [
-            Generator::of_clients(&world, hook, Random::new(seed, 0)),
-            Generator::new(&world, hook, Random::new(seed, 1)),
+            Generator::of_clients(&world, hook, Random::new(seed)),
+            Generator::new(&world, hook, Random::new(derived(seed, 1))),
         ];
         let (mut done, mut reasons) = (0, BTreeSet::new());
         while done < frames {

@@ -1,29 +1,31 @@
-//! Random and mutated frames through the real programs, against an oracle that shares no code with
-//! them.
+//! Random and mutated input: frames through the real programs, against an oracle that shares no code
+//! with them, and manifests, settings and requests through the control plane.
 //!
 //! It needs root and the BPF object. Each program gets a million frames, with `MILLRACE_LONG=1` ten
-//! million. `MILLRACE_SEED` repeats a failed run. The failure's message has the seed.
+//! million, with `MILLRACE_FRAMES` any number. They come in rounds. A failure's message has the seed of
+//! its round, and `MILLRACE_SEED` repeats that round alone.
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
-    clippy::cast_possible_truncation,
     reason = "a test that finds something else than it put there must fail at once"
 )]
 
 mod agreement;
 mod answers;
+mod control;
 mod cut;
+mod folder;
 mod fragment;
 mod generate;
+mod memory;
 mod oracle;
 mod packet;
 mod random;
+mod rounds;
 mod tally;
 mod translated;
 mod tunnel;
 mod world;
-
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use millrace_lab::net::Netlink;
 use millrace_lab::program::{Counts, Hook, Ingress, Verdict};
@@ -33,10 +35,10 @@ use proxy_common::verdict::Reason;
 use generate::Generator;
 use oracle::Oracle;
 use random::Random;
+use rounds::{Round, Rounds};
 use tally::Tally;
 use world::World;
 
-const FRAMES: u64 = 1_000_000;
 /// The number of frames between two readings of the counters.
 const BATCH: u64 = 10_000;
 
@@ -67,18 +69,23 @@ fn tc_pod_out_judges_every_frame_rightly() {
 
 /// Runs the program on all frames, on as many threads as there are CPUs.
 fn judge(hook: Hook) {
-    let frames =
-        if std::env::var_os("MILLRACE_LONG").is_some_and(|value| value == "1") { 10 } else { 1 } * FRAMES;
-    let seed = std::env::var("MILLRACE_SEED").map_or_else(|_| seed_of_now(), |text| text.parse().unwrap());
-    let threads = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
+    let rounds = Rounds::new(hook.program());
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     std::thread::scope(|scope| {
-        for thread in 0..threads {
-            scope.spawn(move || {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                let _stop = rounds.stop_on_panic();
                 isolate();
-                judge_share(hook, frames.div_ceil(threads), Random::new(seed, thread));
+                while let Some(round) = rounds.next() {
+                    rounds.add_counts(&judge_round(hook, &rounds, &round));
+                }
             });
         }
     });
+    rounds.report();
+    let expected = expected_reasons(hook);
+    let unmet: Vec<_> = rounds.unmet(&expected).into_iter().map(Reason::name).collect();
+    assert!(unmet.is_empty(), "no frame came to {}", unmet.join(", "));
 }
 
 /// Moves the thread into a network namespace of its own. The parts of a cut packet come in again at
@@ -129,23 +136,20 @@ fn expected_reasons(hook: Hook) -> Vec<Reason> {
     }
 }
 
-fn seed_of_now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64
-}
-
-fn judge_share(hook: Hook, frames: u64, random: Random) {
-    let seed = random.seed();
+/// Plays a round in a world of its own. Returns the counts of the program.
+fn judge_round(hook: Hook, rounds: &Rounds, round: &Round) -> Counts {
     let world = World::new(hook);
-    let mut generator = Generator::new(&world, hook, random);
+    let mut generator = Generator::new(&world, hook, Random::new(round.seed));
     let oracle = Oracle::new(&world, hook);
     let first = world.bed.counters();
     let mut done = 0;
-    while done < frames {
+    while done < round.frames {
         // On a busy machine, all batches together take longer than an agent may be silent.
         world.bed.beat();
         let before = world.bed.counters();
         let mut tally = Tally::default();
-        for _ in 0..BATCH {
+        let batch = BATCH.min(round.frames - done);
+        for _ in 0..batch {
             let frame = generator.next_frame();
             if !hook.takes(frame) {
                 continue;
@@ -154,7 +158,7 @@ fn judge_share(hook: Hook, frames: u64, random: Random) {
             match oracle.judge(frame, &run) {
                 Ok(reasons) => tally.note(frame.len(), reasons),
                 Err(fault) => panic!(
-                    "MILLRACE_SEED={seed}: {fault}\n{} returned {} ({:?})\ngiven:\n{}left:\n{}",
+                    "{round}: {fault}\n{} returned {} ({:?})\ngiven:\n{}left:\n{}",
                     hook.program(),
                     run.action,
                     Verdict::new(hook, run.action),
@@ -163,13 +167,9 @@ fn judge_share(hook: Hook, frames: u64, random: Random) {
                 ),
             }
         }
-        tally
-            .check(hook, &before, &world.bed.counters())
-            .unwrap_or_else(|fault| panic!("MILLRACE_SEED={seed}: {fault}"));
-        done += BATCH;
+        tally.check(hook, &before, &world.bed.counters()).unwrap_or_else(|fault| panic!("{round}: {fault}"));
+        done += batch;
+        rounds.played(batch);
     }
-    let counts = Counts::between(hook, &first, &world.bed.counters());
-    for reason in expected_reasons(hook) {
-        assert!(counts.of(reason).packets > 0, "no frame came to {}: {counts}", reason.name());
-    }
+    Counts::between(hook, &first, &world.bed.counters())
 }

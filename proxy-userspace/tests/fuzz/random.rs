@@ -3,19 +3,13 @@
 /// The generator.
 #[derive(Clone, Debug)]
 pub struct Random {
-    seed: u64,
     state: u64,
 }
 
 impl Random {
-    /// Returns the stream of one thread of a run.
-    pub fn new(seed: u64, thread: u64) -> Self {
-        Self { seed, state: seed ^ thread.wrapping_mul(0xa076_1d64_78bd_642f) }
-    }
-
-    /// Returns the seed, which repeats the whole run.
-    pub fn seed(&self) -> u64 {
-        self.seed
+    /// Returns the generator of a seed.
+    pub fn new(seed: u64) -> Self {
+        Self { state: seed }
     }
 
     /// Returns any number.
@@ -34,5 +28,10 @@ impl Random {
     /// Returns one of the items.
     pub fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
         &of[self.below(of.len())]
+    }
+
+    /// Returns true once in `times`.
+    pub fn one_in(&mut self, times: usize) -> bool {
+        self.below(times) == 0
     }
 }

@@ -11,36 +11,12 @@ use millrace_lab::cluster::Cluster;
 use millrace_lab::frame::{Frame, flag};
 use millrace_lab::manifests::Service;
 use millrace_lab::topology::{Family, Shape, vip};
-use millrace_lab::traffic::{Forger, LongConnections, Protocol, ask, route_strangers, stranger};
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use millrace_lab::traffic::{
+    Forger, LongConnections, Protocol, ask, route_strangers, send_datagram_pairs, stranger,
+};
+use tokio::time::sleep;
 
 use crate::fixture::{counted, is_long, own, xdp};
-
-/// The number of pairs of datagrams that are sent together, every 10 ms.
-const TOGETHER: u32 = 20;
-const TICK: Duration = Duration::from_millis(10);
-/// The ticks between the two datagrams of a pair. The second datagram moves the flow to FLOWS.
-const APART: u32 = 2;
-
-/// Sends 2,000 pairs of datagrams a second, each pair from another forged address. Returns the
-/// number of pairs.
-async fn send_datagrams(target: SocketAddr, ticks: u32) -> Result<u32> {
-    let forger = Forger::new(Family::of(target.ip()))?;
-    let mut tick = interval(TICK);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    for now in 0..ticks + APART {
-        tick.tick().await;
-        for batch in [Some(now), now.checked_sub(APART)].into_iter().flatten().filter(|batch| *batch < ticks)
-        {
-            for number in batch * TOGETHER..(batch + 1) * TOGETHER {
-                let source = stranger(Family::of(target.ip()), number);
-                let frame = Frame::ip(source.ip(), target.ip()).udp(source.port(), target.port());
-                forger.send(&frame.payload(&b"a question"[..])).await?;
-            }
-        }
-    }
-    Ok(ticks * TOGETHER)
-}
 
 #[test]
 fn forged_datagrams_cost_no_query_its_answer() -> Result<()> {
@@ -54,7 +30,7 @@ fn forged_datagrams_cost_no_query_its_answer() -> Result<()> {
         let target = SocketAddr::new(vip(1).of(family), 80);
         ask(client, Protocol::Udp, target)?;
         let before = counted(&cluster, 1, "sent_snat")?;
-        let attack = client.spawn(async move || send_datagrams(target, ticks).await);
+        let attack = client.spawn(async move || send_datagram_pairs(target, ticks).await);
         let mut asked: u64 = 0;
         let forged = loop {
             ask(client, Protocol::Udp, target).with_context(|| format!("query {asked} beside the forged"))?;
@@ -62,7 +38,7 @@ fn forged_datagrams_cost_no_query_its_answer() -> Result<()> {
             if let Some(sent) = attack.outcome_so_far() {
                 break sent?;
             }
-            std::thread::sleep(2 * TICK);
+            std::thread::sleep(Duration::from_millis(20));
         };
         let served = counted(&cluster, 1, "sent_snat")? - before;
         assert!(served > u64::from(forged) * 2 * 9 / 10, "of {forged} pairs {served} packets arrived");

@@ -39,6 +39,7 @@ mod path_mtu;
 mod priority;
 mod programs;
 mod refusals;
+mod resize;
 mod rights;
 mod snat_ports;
 mod survival;

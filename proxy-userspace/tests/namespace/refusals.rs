@@ -50,16 +50,3 @@ fn cleanup_leaves_nothing_and_is_refused_while_an_agent_runs() -> Result<()> {
     assert!(!proxy_pins.exists(), "nothing is pinned");
     Ok(())
 }
-
-#[test]
-fn a_flow_table_of_an_unwanted_size_is_reported_at_a_restart() -> Result<()> {
-    let mut cluster = own(1, 1)?;
-    assert!(cluster.take_agent(1)?.stop()?.success());
-    let proxy = cluster.proxy(1)?;
-    let _agent = proxy.start_with(&["--flow-table-size", "4096"])?;
-    proxy.wait_until("a line about the flow tables", || {
-        let log = proxy.log();
-        let mut lines = log.lines().filter(|line| line.contains("`millrace cleanup`"));
-        Ok(lines.any(|line| line.contains("FLOWS4 has") && line.contains("(4096 wanted)")))
-    })
-}

@@ -31,6 +31,7 @@ each_ingress! {
     a_reply_is_distinguished_from_a_client_of_a_frontend_on_the_same_port
     packets_to_ports_without_a_connection_pass_byte_for_byte
     the_reply_comes_from_the_frontend
+    a_port_of_a_former_range_still_gets_its_replies
     the_answer_to_a_syn_offers_segments_that_fit_the_route_to_the_backend
     the_route_to_a_backend_is_asked_of_the_kernel
 }
@@ -394,5 +395,25 @@ fn the_route_to_a_backend_is_asked_of_the_kernel(case: Case) {
         outcome
             .assert_sent(&expected.with_hop_limit(63).with_macs(from, to))
             .assert_counted(Reason::SentSnat);
+    });
+}
+
+/// The connection was opened before a change of `--snat-ports`.
+fn a_port_of_a_former_range_still_gets_its_replies(case: Case) {
+    let former = Node::with(case, Bed::builder().snat_ports(30_000, 30_099), |service| service);
+    let syn = syn_from(case, neighbour(case));
+    let source = former.forwards(&syn);
+    assert!((30_000..30_100).contains(&source.port()), "{source}");
+    former.answer_all();
+    let data = syn.with_flags(flag::ACK);
+    assert_eq!(former.forwards(&data), source);
+    let builder = Bed::builder().snat_ports(40_000, 40_099).reply_ports(30_000, 40_099);
+    let node = Node::with(case, builder, |service| service);
+    node.bed.take_flows_of(&former.bed);
+    node.in_its_network(|node| {
+        assert_eq!(node.forwards(&data), source, "it keeps its port");
+        returns(node, &node.answer(&data, source, flag::ACK), &data);
+        let other = node.establish(2);
+        assert!((40_000..40_100).contains(&other.port()), "a new one gets a port of the new range: {other}");
     });
 }

@@ -17,6 +17,10 @@ use crate::{build, cluster, lint, manifests, vm};
 const BOUND: Duration = Duration::from_mins(20);
 /// The same with `--long`.
 const LONG_BOUND: Duration = Duration::from_hours(3);
+/// Frames in a second that the layer fuzz plays on the slowest machine, all programs together.
+const LEAST_FRAMES: u64 = 2_000;
+/// Programs of the layer fuzz that get random frames.
+const FUZZED: u64 = 5;
 
 /// The kinds of tests, cheapest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -139,6 +143,7 @@ impl Layer {
             Self::Dataplane => &[Pass { title: "dataplane", work: Work::Target("dataplane") }],
             Self::Namespace => &[
                 Pass { title: "test bed", work: Work::Target("bed") },
+                Pass { title: "drill", work: Work::Target("drill") },
                 Pass { title: "namespace", work: Work::Target("namespace") },
                 Pass { title: "namespace, --xdp off", work: Work::TargetWithXdp("namespace", "off") },
             ],
@@ -256,8 +261,14 @@ pub fn perform(
     }
     cargo.arg("--").args(of_tests);
     let output = if args.verbose { Output::Shown } else { Output::OnFailure };
-    let bound = if args.long { LONG_BOUND } else { BOUND };
-    libtest::run(&mut cargo, output, bound).map(Outcome::Ran)
+    libtest::run(&mut cargo, output, bound(args)).map(Outcome::Ran)
+}
+
+/// Returns the longest duration of a pass.
+fn bound(args: &Args) -> Duration {
+    let usual = if args.long { LONG_BOUND } else { BOUND };
+    let frames = args.frames.unwrap_or(0).saturating_mul(FUZZED);
+    usual.saturating_add(Duration::from_secs(frames / LEAST_FRAMES))
 }
 
 /// Returns the test targets that no layer runs.
@@ -276,6 +287,9 @@ fn cargo_test(workspace: &Workspace, args: &Args) -> Command {
     cargo.env("MILLRACE_BIN", workspace.target().join("debug/millrace"));
     if args.long {
         cargo.env("MILLRACE_LONG", "1");
+    }
+    if let Some(frames) = args.frames {
+        cargo.env("MILLRACE_FRAMES", frames.to_string());
     }
     if args.verbose {
         cargo.env("MILLRACE_VERBOSE", "1");

@@ -1,6 +1,7 @@
 //! Test targets inside machines. They are built on this machine and carried there with their
 //! libraries.
 
+use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process;
@@ -10,7 +11,8 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::image::{self, Contents};
-use super::kernel::{self, Kernel};
+use super::kernel::{self, Build, Kernel};
+use super::nic::Nic;
 use super::parallel::in_parallel;
 use super::target::Target;
 use super::{OBJECT_IN_GUEST, boot};
@@ -75,14 +77,21 @@ pub fn run_layer(workspace: &Workspace, targets: &[Target], extent: Extent) -> R
             Extent::Whole => (&kernel::NAMES, &[]),
         };
         let filters: Vec<_> = filters.iter().map(|filter| (*filter).to_owned()).collect();
+        let nics = match extent {
+            Extent::Named => target.nics.first().into_iter().collect(),
+            Extent::Whole => target.nics_named(&[])?,
+        };
         let is_wanted = |kernel: &&Kernel| names.contains(&kernel.name);
-        runs.extend(kernel::KERNELS.iter().filter(is_wanted).map(|kernel| Run {
-            kernel,
-            target: *target,
-            programs: programs.clone(),
-            filters: filters.clone(),
-            extent,
-        }));
+        for kernel in kernel::KERNELS.iter().filter(is_wanted) {
+            runs.extend(machines(&nics).into_iter().map(|nic| Run {
+                kernel,
+                target: *target,
+                nic,
+                programs: programs.clone(),
+                filters: filters.clone(),
+                extent,
+            }));
+        }
     }
     Ok(all(workspace, &runs))
 }
@@ -91,25 +100,41 @@ fn all(workspace: &Workspace, runs: &[Run<'_>]) -> Tally {
     in_parallel(runs, |run| run.count(workspace)).into_iter().sum()
 }
 
+/// Returns the card of each machine: one machine for each card, or one without any.
+fn machines(nics: &[&'static Nic]) -> Vec<Option<&'static Nic>> {
+    if nics.is_empty() { vec![None] } else { nics.iter().copied().map(Some).collect() }
+}
+
 /// Runs a target on the kernels that are not this machine's own. Layers of their own have those
 /// tests.
 pub fn run_on<'a>(
     workspace: &Workspace,
     kernels: impl Iterator<Item = &'a Kernel>,
     target: Target,
+    nics: &[&'static Nic],
     profile: Profile,
     filters: &[String],
 ) -> Result<Tally> {
     let programs = build(workspace, target, profile)?;
     let extent = if filters.is_empty() { Extent::Whole } else { Extent::Named };
-    let run = |kernel| Run { kernel, target, programs: programs.clone(), filters: filters.to_vec(), extent };
-    Ok(all(workspace, &kernels.map(run).collect::<Vec<_>>()))
+    let run = |kernel, nic| Run {
+        kernel,
+        target,
+        nic,
+        programs: programs.clone(),
+        filters: filters.to_vec(),
+        extent,
+    };
+    let runs = kernels.flat_map(|kernel| machines(nics).into_iter().map(move |nic| (kernel, nic)));
+    Ok(all(workspace, &runs.map(|(kernel, nic)| run(kernel, nic)).collect::<Vec<_>>()))
 }
 
 /// A target on a kernel.
 struct Run<'a> {
     kernel: &'a Kernel,
     target: Target,
+    /// The cards of its machine.
+    nic: Option<&'static Nic>,
     programs: Vec<(PathBuf, &'static str)>,
     filters: Vec<String>,
     extent: Extent,
@@ -118,19 +143,24 @@ struct Run<'a> {
 impl Run<'_> {
     fn count(&self, workspace: &Workspace) -> Tally {
         // This machine's own kernel runs its tests in layers of their own.
-        self.kernel.suite.map_or_else(Tally::default, |suite| {
-            let title = format!("{} on kernel {}", self.target.name, self.kernel.name);
-            test::count(&title, self.perform(workspace, suite))
-        })
+        self.kernel
+            .suite
+            .map_or_else(Tally::default, |suite| test::count(&self.title(), self.perform(workspace, suite)))
+    }
+
+    fn title(&self) -> String {
+        let card = self.nic.map(|nic| format!(" with {}", nic.name)).unwrap_or_default();
+        format!("{} on kernel {}{card}", self.target.name, self.kernel.name)
     }
 
     fn perform(&self, workspace: &Workspace, suite: &str) -> Result<Outcome> {
-        let Self { kernel, target, programs, filters, extent } = self;
+        let Self { kernel, target, nic, programs, filters, extent } = self;
         if let Some(reason) = kernel.obstacle()? {
             return Ok(Outcome::Unable(reason));
         }
         let start = Instant::now();
-        let unpacked = kernel::ensure(workspace, kernel.name, suite)?;
+        let build = nic.map_or(Build::Cloud, |nic| nic.build);
+        let unpacked = kernel::ensure(workspace, kernel.name, suite, build)?;
         let guest = workspace.target().join("debug/vm-guest");
         let mut words = vec![PROGRAM];
         words.extend(filters.iter().map(String::as_str));
@@ -145,24 +175,30 @@ impl Run<'_> {
         if std::env::var_os("MILLRACE_LONG").is_some() {
             environment.push(("MILLRACE_LONG", "1"));
         }
+        let mut modules = target.modules.concat();
+        let mut name = format!("{}-{}", kernel.name, target.name);
+        if let Some(nic) = nic {
+            nic.require_driver(kernel.name, &unpacked)?;
+            environment.push(("MILLRACE_NIC", nic.name));
+            modules.extend(nic.modules);
+            write!(name, "-{}", nic.name)?;
+        }
         let contents = Contents {
             guest: &guest,
             words: &words,
             environment: &environment,
-            modules: &target.modules.concat(),
+            modules: &modules,
             programs,
             files: &[(workspace.bpf_object(), OBJECT_IN_GUEST)],
         };
-        let name = format!("{}-{}", kernel.name, target.name);
-        let (ran, console) = boot(workspace, &unpacked, &name, &contents, extent.bound())?;
+        let (ran, console) = boot(workspace, &unpacked, &name, &contents, *nic, extent.bound())?;
         let tally: Tally =
             ran.console.lines().filter_map(|line| Tally::from_result_line(line.trim_end())).sum();
-        println!(
-            "{} on kernel {} ({:.0} s): {tally}",
-            target.name,
-            kernel.name,
-            start.elapsed().as_secs_f64()
-        );
+        // The XDP mode of each node.
+        for line in ran.console.lines().filter(|line| line.starts_with("driver ")) {
+            println!("  {}", line.trim_end());
+        }
+        println!("{} ({:.0} s): {tally}", self.title(), start.elapsed().as_secs_f64());
         if tally.failed == 0 {
             ran.require(&console)?;
         } else {

@@ -84,16 +84,10 @@ pub fn directory(workspace: &Workspace) -> Result<PathBuf> {
 
 /// Reads a module, or returns `None` if the kernel has no such module.
 ///
-/// Newer packages compress their modules, and the kernel unpacks them itself. A missing module is
-/// built in (`nfnetlink` in newer kernels), or no longer exists (`libcrc32c`).
+/// The kernel unpacks a compressed one itself. A missing module is built in (`nfnetlink` in newer
+/// kernels), or no longer exists (`libcrc32c`).
 fn read_module(kernel: &Unpacked, module: &str) -> Result<Option<(Vec<u8>, &'static str)>> {
-    for ending in ["ko", "ko.xz"] {
-        let path = kernel.modules.join(format!("{module}.{ending}"));
-        if path.exists() {
-            return Ok(Some((read(&path)?, ending)));
-        }
-    }
-    Ok(None)
+    kernel.module(module).map(|(path, ending)| Ok((read(&path)?, ending))).transpose()
 }
 
 /// Returns the dynamic loader and the libraries of `program`, as the host's loader finds them.

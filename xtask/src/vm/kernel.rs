@@ -15,7 +15,7 @@ use crate::workspace::Workspace;
 pub struct Kernel {
     /// The name that `--kernel` takes.
     pub name: &'static str,
-    /// The Debian suite of its cloud kernel. `None` is the machine's own kernel.
+    /// The Debian suite of its packages. `None` is the machine's own kernel.
     pub suite: Option<&'static str>,
 }
 
@@ -29,8 +29,15 @@ pub const KERNELS: [Kernel; 4] = [
 /// The values of `--kernel`.
 pub const NAMES: [&str; 4] = ["host", "6.1", "6.12", "newest"];
 
-/// The package that depends on the suite's newest kernel for virtual machines.
-const META_PACKAGE: &str = "linux-image-cloud-amd64";
+/// A build of a kernel, with other drivers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Build {
+    /// For virtual machines.
+    Cloud,
+    /// For all machines.
+    Generic,
+}
+
 const IMAGE: &str = "linux-image-";
 const PARTS: [&str; 2] = ["linux-binary-", "linux-modules-"];
 
@@ -40,6 +47,37 @@ pub struct Unpacked {
     pub image: PathBuf,
     /// `lib/modules/VERSION/kernel`.
     pub modules: PathBuf,
+}
+
+impl Build {
+    /// Returns the package that depends on the suite's newest kernel of this build.
+    const fn meta_package(self) -> &'static str {
+        match self {
+            Self::Cloud => "linux-image-cloud-amd64",
+            Self::Generic => "linux-image-amd64",
+        }
+    }
+
+    /// Returns the name of a kernel's directory in the cache.
+    fn directory(self, name: &str) -> String {
+        match self {
+            Self::Cloud => name.to_owned(),
+            Self::Generic => format!("{name}-generic"),
+        }
+    }
+}
+
+impl Unpacked {
+    /// Returns whether the kernel has a module, such as `drivers/net/veth`.
+    pub fn has_module(&self, module: &str) -> bool {
+        self.module(module).is_some()
+    }
+
+    /// Returns the path and the ending of a module. Newer packages compress their modules.
+    pub fn module(&self, module: &str) -> Option<(PathBuf, &'static str)> {
+        let paths = ["ko", "ko.xz"].map(|ending| (self.modules.join(format!("{module}.{ending}")), ending));
+        paths.into_iter().find(|(path, _)| path.exists())
+    }
 }
 
 impl Kernel {
@@ -57,17 +95,18 @@ impl Kernel {
 /// missing.
 ///
 /// The machine's own packages and package lists stay as they are.
-pub fn ensure(workspace: &Workspace, name: &str, suite: &str) -> Result<Unpacked> {
+pub fn ensure(workspace: &Workspace, name: &str, suite: &str, build: Build) -> Result<Unpacked> {
     // Machines start in parallel, and only one may fill the cache.
     static DOWNLOAD: Mutex<()> = Mutex::new(());
     let _download = DOWNLOAD.lock().unwrap_or_else(PoisonError::into_inner);
-    let directory = workspace.cache.join("kernels").join(name);
+    let name = build.directory(name);
+    let directory = workspace.cache.join("kernels").join(&name);
     if !directory.exists() {
         let partial = workspace.cache.join("kernels").join(format!("{name}.partial"));
         if partial.exists() {
             fs::remove_dir_all(&partial).with_context(|| format!("can't empty {}", partial.display()))?;
         }
-        download(workspace, suite, &partial)
+        download(workspace, suite, build.meta_package(), &partial)
             .with_context(|| format!("can't get the kernel of Debian's {suite}"))?;
         fs::rename(partial.join("root"), &directory).context("can't keep the unpacked kernel")?;
         fs::remove_dir_all(&partial).with_context(|| format!("can't remove {}", partial.display()))?;
@@ -82,7 +121,7 @@ pub fn ensure(workspace: &Workspace, name: &str, suite: &str) -> Result<Unpacked
     Ok(Unpacked { image: both.join("vmlinuz"), modules: both.join("kernel") })
 }
 
-fn download(workspace: &Workspace, suite: &str, directory: &Path) -> Result<()> {
+fn download(workspace: &Workspace, suite: &str, meta_package: &str, directory: &Path) -> Result<()> {
     let root = directory.join("root");
     fs::create_dir_all(&root).context("can't write to the cache")?;
     let bookworm = apt::bookworm(workspace)?;
@@ -90,10 +129,10 @@ fn download(workspace: &Workspace, suite: &str, directory: &Path) -> Result<()> 
     let mirror = main.context("apt has no source for Debian 12 (bookworm)")?;
     let apt = Apt::update(workspace, directory, &[format!("{mirror} {suite}")], None)?;
     let package = apt
-        .dependencies(META_PACKAGE)?
+        .dependencies(meta_package)?
         .into_iter()
         .find(|package| package.starts_with(IMAGE))
-        .with_context(|| format!("{META_PACKAGE} of {suite} depends on no kernel"))?;
+        .with_context(|| format!("{meta_package} of {suite} depends on no kernel"))?;
     // Newer suites have kernel and modules in separate packages.
     let mut parts = apt.dependencies(&package)?;
     parts.retain(|part| PARTS.iter().any(|name| part.starts_with(name)));

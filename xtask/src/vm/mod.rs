@@ -6,6 +6,7 @@ mod cpio;
 mod guest_tests;
 mod image;
 mod kernel;
+mod nic;
 mod parallel;
 mod qemu;
 mod second_opinion;
@@ -21,7 +22,8 @@ use budget::{Budget, Count};
 pub use guest_tests::Extent;
 use guest_tests::Profile;
 use image::Contents;
-use kernel::{Kernel, Unpacked};
+use kernel::{Build, Kernel, Unpacked};
+use nic::Nic;
 use parallel::in_parallel;
 use qemu::{Machine, Ran};
 pub use target::Target;
@@ -42,6 +44,9 @@ pub struct Args {
     /// Only on this kernel; may be given several times
     #[arg(long, value_name = "NAME", value_parser = kernel::NAMES)]
     kernel: Vec<String>,
+    /// Only with this network card, for the test target `drivers`; may be given several times
+    #[arg(long, value_name = "DRIVER", value_parser = nic::NAMES, requires = "tests")]
+    nic: Vec<String>,
     /// Write the counts found, with room to grow, as the new budget
     #[arg(long)]
     record: bool,
@@ -65,7 +70,8 @@ pub fn vm(workspace: &Workspace, args: &Args) -> Result<ExitCode> {
     if let [target, filters @ ..] = &args.tests[..] {
         let target = Target::named(target)?;
         let profile = if args.release { Profile::Release } else { Profile::Debug };
-        let tally = guest_tests::run_on(workspace, kernels(), target, profile, filters)?;
+        let nics = target.nics_named(&args.nic)?;
+        let tally = guest_tests::run_on(workspace, kernels(), target, &nics, profile, filters)?;
         println!("{tally}");
         return Ok(if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
@@ -134,12 +140,13 @@ fn boot(
     kernel: &Unpacked,
     name: &str,
     contents: &Contents<'_>,
+    nic: Option<&Nic>,
     bound: Duration,
 ) -> Result<(Ran, PathBuf)> {
     let _alone = image::lock(workspace, name)?;
     let image = image::build(workspace, kernel, name, contents)?;
     let console = image::directory(workspace)?.join(format!("{name}.console"));
-    let machine = Machine { kernel: &kernel.image, image: &image, console: &console, bound };
+    let machine = Machine { kernel: &kernel.image, image: &image, console: &console, nic, bound };
     Ok((qemu::run(workspace, &machine)?, console))
 }
 
@@ -149,7 +156,7 @@ fn load_on(workspace: &Workspace, kernel: &Kernel) -> Result<Vec<Count>> {
     let printed = match &kernel.suite {
         None => command::output(workspace.command(guest).arg("load").arg(workspace.bpf_object()))?,
         Some(suite) => {
-            let unpacked = kernel::ensure(workspace, kernel.name, suite)?;
+            let unpacked = kernel::ensure(workspace, kernel.name, suite, Build::Cloud)?;
             let contents = Contents {
                 guest: &guest,
                 words: &["/init", "load", OBJECT_IN_GUEST, "--attach"],
@@ -159,7 +166,7 @@ fn load_on(workspace: &Workspace, kernel: &Kernel) -> Result<Vec<Count>> {
                 files: &[(workspace.bpf_object(), OBJECT_IN_GUEST)],
             };
             let name = format!("{}-load", kernel.name);
-            let (ran, console) = boot(workspace, &unpacked, &name, &contents, BOUND)?;
+            let (ran, console) = boot(workspace, &unpacked, &name, &contents, None, BOUND)?;
             ran.require(&console)?
         }
     };

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use super::nic::Nic;
 use crate::command;
 use crate::workspace::Workspace;
 
@@ -42,6 +43,8 @@ pub struct Machine<'a> {
     pub image: &'a Path,
     /// The file of its console.
     pub console: &'a Path,
+    /// Its network cards, if it has any.
+    pub nic: Option<&'a Nic>,
     /// Its longest duration. A longer one is a hang.
     pub bound: Duration,
 }
@@ -85,7 +88,7 @@ pub fn run(workspace: &Workspace, machine: &Machine) -> Result<Ran> {
 }
 
 fn boot(workspace: &Workspace, machine: &Machine) -> Result<Ran> {
-    let Machine { kernel, image, console, bound } = *machine;
+    let Machine { kernel, image, console, nic, bound } = *machine;
     // Machines compute all the time. Tests that run beside them have limits of time, and come first.
     let mut qemu = workspace.command("nice");
     qemu.args(["-n", "19", "qemu-system-x86_64"]);
@@ -95,6 +98,7 @@ fn boot(workspace: &Workspace, machine: &Machine) -> Result<Ran> {
     // while the other runs that code. Machines run in parallel instead.
     qemu.args(["-smp", "1", "-display", "none", "-nic", "none", "-append", APPEND]);
     qemu.arg("-kernel").arg(kernel).arg("-initrd").arg(image);
+    qemu.args(nic.map(Nic::arguments).unwrap_or_default());
     qemu.arg("-serial").arg(format!("file:{}", console.display()));
     eprintln!("+ {}", command::display(&qemu));
     let child = qemu.stdin(Stdio::null()).spawn().context("can't start QEMU")?;

@@ -2,11 +2,16 @@
 
 use anyhow::{Result, bail};
 
+use super::nic::{NICS, Nic};
+
 /// Modules that belong together, each after those that it needs.
 pub type Modules = &'static [&'static str];
 
 /// Bridges between pods.
 const BRIDGE: Modules = &["net/llc/llc", "net/802/stp", "net/bridge/bridge"];
+/// VLANs. Only with them, a card that filters VLANs lets a frame with VLAN 0 pass: a priority
+/// (`vlan_device_event` in net/8021q/vlan.c).
+const VLANS: Modules = &["net/802/garp", "net/802/mrp", "net/8021q/8021q"];
 /// Destruction of sockets by the agent.
 const SOCKETS: Modules = &["net/ipv4/inet_diag", "net/ipv4/udp_diag", "net/ipv4/tcp_diag"];
 /// Tunnels in UDP.
@@ -86,6 +91,8 @@ pub struct Target {
     pub needs_agent: bool,
     /// Programs of this machine that it, or its agents, run.
     pub tools: &'static [&'static str],
+    /// The network cards that it can take. Empty = its machines have none.
+    pub nics: &'static [Nic],
 }
 
 impl Target {
@@ -98,6 +105,7 @@ impl Target {
         skipped: &[],
         needs_agent: false,
         tools: &[],
+        nics: &[],
     };
     /// Sockets of SCTP by eBPF and by IPVS. Few machines have its modules.
     pub const SCTP: Self = Self {
@@ -108,6 +116,7 @@ impl Target {
         skipped: &[],
         needs_agent: true,
         tools: &["/usr/bin/ncat", "/usr/sbin/ip", "/usr/sbin/nft"],
+        nics: &[],
     };
     /// Agents in IPVS mode. Few machines have its modules.
     pub const IPVS: Self = Self {
@@ -133,6 +142,7 @@ impl Target {
         skipped: &[],
         needs_agent: true,
         tools: &["/usr/sbin/nft", "/usr/sbin/ip", "/usr/sbin/ipvsadm"],
+        nics: &[],
     };
     /// Tunnel devices. Few machines have their modules.
     pub const TUNNELS: Self = Self {
@@ -143,6 +153,7 @@ impl Target {
         skipped: &[],
         needs_agent: true,
         tools: &["/usr/sbin/ip"],
+        nics: &[],
     };
     /// The test bed. On this machine's kernel it is a layer of its own.
     pub const NAMESPACE: Self = Self {
@@ -162,9 +173,31 @@ impl Target {
             "/usr/bin/iperf3",
             "/usr/bin/tcpdump",
         ],
+        nics: &[],
+    };
+    /// Network cards. The test layer takes the first one.
+    pub const DRIVERS: Self = Self {
+        name: "drivers",
+        kernels: &["6.12"],
+        filters: &[],
+        modules: &[BRIDGE, VLANS],
+        skipped: &[],
+        needs_agent: true,
+        tools: &[],
+        nics: &NICS,
     };
     /// All targets. The longest ones come first, because machines run in parallel.
-    pub const ALL: [Self; 5] = [Self::IPVS, Self::NAMESPACE, Self::TUNNELS, Self::SCTP, Self::PACKET];
+    pub const ALL: [Self; 6] =
+        [Self::IPVS, Self::NAMESPACE, Self::TUNNELS, Self::DRIVERS, Self::SCTP, Self::PACKET];
+
+    /// Returns the cards of these names; all that the target can take if none is named.
+    pub fn nics_named(self, names: &[String]) -> Result<Vec<&'static Nic>> {
+        if !names.is_empty() && self.nics.is_empty() {
+            bail!("--nic is for the test target `drivers`, and `{}` takes no network card", self.name);
+        }
+        let is_wanted = |nic: &&Nic| names.is_empty() || names.iter().any(|name| name == nic.name);
+        Ok(self.nics.iter().filter(is_wanted).collect())
+    }
 
     /// Returns the target of this name.
     pub fn named(name: &str) -> Result<Self> {
@@ -186,5 +219,18 @@ mod tests {
         assert_eq!(Target::named("packet").unwrap(), Target::PACKET);
         let error = Target::named("nothing").unwrap_err().to_string();
         assert!(error.contains("they run ipvs"), "{error}");
+    }
+
+    #[test]
+    fn a_network_card_is_for_the_target_that_takes_one() {
+        let names = |target: Target, names: &[&str]| {
+            let named: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+            target.nics_named(&named).map(|nics| nics.into_iter().map(|nic| nic.name).collect::<Vec<_>>())
+        };
+        assert_eq!(names(Target::DRIVERS, &["vmxnet3"]).unwrap(), ["vmxnet3"]);
+        assert_eq!(names(Target::DRIVERS, &[]).unwrap(), ["virtio_net", "vmxnet3", "e1000e"]);
+        assert!(names(Target::PACKET, &[]).unwrap().is_empty());
+        let error = names(Target::PACKET, &["vmxnet3"]).unwrap_err().to_string();
+        assert!(error.contains("`packet` takes no network card"), "{error}");
     }
 }

@@ -10,6 +10,7 @@ mod programs;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -164,6 +165,25 @@ impl ApiServer {
         self.etcd.take().context("etcd does not run")?.kill()
     }
 
+    /// Copies etcd's data. Both programs are stopped for it, and start again.
+    pub fn back_up(&mut self) -> Result<()> {
+        self.kill_server()?;
+        self.kill_etcd()?;
+        copy(&self.directory.join("etcd"), &self.directory.join("etcd.backup"))?;
+        self.start_etcd()?;
+        self.start_server()
+    }
+
+    /// Puts the data of [`back_up`](Self::back_up) in the place of etcd's. Everything since then is
+    /// forgotten.
+    pub fn restore_backup(&mut self) -> Result<()> {
+        self.kill_server()?;
+        self.kill_etcd()?;
+        copy(&self.directory.join("etcd.backup"), &self.directory.join("etcd"))?;
+        self.start_etcd()?;
+        self.start_server()
+    }
+
     /// Compacts etcd. No watch can then start before the present revision.
     pub fn compact(&self) -> Result<()> {
         let etcd = Kube::connect_to_etcd(&self.namespace)?;
@@ -199,6 +219,18 @@ impl ApiServer {
         self.admin.put(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}))?;
         self.admin.put_all(programs::rbac(NAMESPACE)?)
     }
+}
+
+/// Replaces a directory by a copy of another one.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    if to.exists() {
+        fs::remove_dir_all(to).with_context(|| format!("can't remove {}", to.display()))?;
+    }
+    let status = Command::new("cp").arg("-a").args([from, to]).status().context("can't start cp")?;
+    if !status.success() {
+        bail!("can't copy {}", from.display());
+    }
+    Ok(())
 }
 
 /// Returns the last lines of a log.

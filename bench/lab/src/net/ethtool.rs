@@ -36,6 +36,19 @@ pub fn set_queues(device: &str, number: u32) -> Result<()> {
         .with_context(|| format!("can't give {device} {number} queues"))
 }
 
+/// Returns the driver of a device of the current thread's namespace.
+pub fn driver_of(device: &str) -> Result<String> {
+    /// `ETHTOOL_GDRVINFO`. Struct ethtool_drvinfo has 196 bytes: the command, then names of 32
+    /// bytes each, the driver's first.
+    const GET_DRIVER: u32 = 3;
+    let mut words = [0; 49];
+    words[0] = GET_DRIVER;
+    request(device, &mut words).with_context(|| format!("{device} has no driver"))?;
+    let bytes: Vec<u8> = words[1..9].iter().flat_map(|word| word.to_ne_bytes()).collect();
+    let name = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+    Ok(String::from_utf8_lossy(name).into_owned())
+}
+
 fn set(device: &str, command: u32, data: u32) -> Result<()> {
     request(device, &mut [command, data])
 }

@@ -1,7 +1,10 @@
 //! Network namespaces, and the devices in them.
 
 mod attached;
+mod bpf;
+mod card;
 mod cgroup;
+mod conntrack;
 mod ethtool;
 mod namespace;
 mod netlink;
@@ -13,8 +16,11 @@ mod wire;
 mod wireguard;
 
 pub use attached::{attached_programs, has_tcx};
+pub use bpf::{ForeignLink, NEXT, PASS, TcHook, attach_first, detach_link};
+pub use card::{CardEnd, take_card};
 pub use cgroup::Cgroup;
-pub use ethtool::{Offload, leave_tags_alone, set_offload, set_queues};
+pub use conntrack::flush_conntrack;
+pub use ethtool::{Offload, driver_of, leave_tags_alone, set_offload, set_queues};
 pub use namespace::{Namespace, Task};
 pub use netlink::Netlink;
 pub use overlay::{End, Overlay};

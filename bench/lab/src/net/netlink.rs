@@ -91,6 +91,45 @@ impl Netlink {
         address.with_context(|| format!("{device} has no MAC address"))
     }
 
+    /// Returns the index of the device with a MAC address.
+    pub async fn index_of_mac(&self, mac: Mac) -> Result<Option<u32>> {
+        let mut links = self.handle.link().get().execute();
+        while let Some(link) = links.try_next().await? {
+            let mut addresses = link.attributes.iter().filter_map(|attribute| match attribute {
+                LinkAttribute::Address(bytes) => Some(bytes),
+                _ => None,
+            });
+            if addresses.any(|bytes| bytes[..] == mac) {
+                return Ok(Some(link.header.index));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Moves a device into another namespace. It is down afterwards.
+    pub async fn move_link(&self, index: u32, namespace: &File) -> Result<()> {
+        let link = LinkUnspec::new_with_index(index).setns_by_fd(namespace.as_raw_fd()).build();
+        self.handle.link().set(link).execute().await.with_context(|| format!("can't move device {index}"))
+    }
+
+    /// Renames a device that is down.
+    pub async fn rename(&self, index: u32, name: &str) -> Result<()> {
+        let link = LinkUnspec::new_with_index(index).name(name).build();
+        self.handle
+            .link()
+            .set(link)
+            .execute()
+            .await
+            .with_context(|| format!("can't name device {index} {name}"))
+    }
+
+    /// Gives a device a MAC address that stays. A bridge without one takes the least of its ports'.
+    pub async fn set_mac(&self, device: &str, mac: Mac) -> Result<()> {
+        let message = LinkUnspec::new_with_index(index_of(device)?).address(mac.to_vec()).build();
+        let set = self.handle.link().set(message).execute().await;
+        set.with_context(|| format!("can't set the MAC address of {device}"))
+    }
+
     /// Deletes a device, and with it its peer.
     pub async fn delete_link(&self, device: &str) -> Result<()> {
         let index = index_of(device)?;

@@ -5,59 +5,42 @@
 //! next one that comes another way. Merging of received frames is enough for redirected frames, but
 //! not for these.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use anyhow::{Context, Result};
-use nix::errno::Errno;
 use rtnetlink::LinkUnspec;
 use rtnetlink::packet_route::link::{LinkAttribute, LinkXdp};
 
+use super::bpf::{self, ProgramType};
 use super::netlink::{Netlink, index_of};
 
-/// linux/bpf.h: the command, the kind of program, and the verdict.
-const BPF_PROG_LOAD: libc::c_long = 5;
-const BPF_PROG_TYPE_XDP: u32 = 6;
 const XDP_PASS: u64 = 2;
 /// `r0 = XDP_PASS` and `exit`, each as a struct bpf_insn in memory.
 const INSTRUCTIONS: [u64; 2] = [XDP_PASS << 32 | 0xb7, 0x95];
-
-/// The part of union bpf_attr that loading a program needs. The kernel takes the rest as zero.
-#[repr(C)]
-struct Load {
-    kind: u32,
-    instruction_count: u32,
-    instructions: u64,
-    license: u64,
-    log: [u64; 2],
-}
+/// The descriptor that takes a program away (`dev_change_xdp_fd` in net/core/dev.c).
+const NO_PROGRAM: i32 = -1;
 
 impl Netlink {
     /// Attaches an XDP program that passes all packets to a device.
     pub async fn attach_pass(&self, device: &str) -> Result<()> {
-        self.attach_xdp(device, load()?.as_fd()).await
+        self.attach_xdp(device, bpf::load(ProgramType::Xdp, &INSTRUCTIONS)?.as_fd()).await
     }
 
     /// Attaches an XDP program to a device, in the place of one that was attached this way.
     pub async fn attach_xdp(&self, device: &str, program: BorrowedFd<'_>) -> Result<()> {
-        let xdp = LinkAttribute::Xdp(vec![LinkXdp::Fd(program.as_raw_fd())]);
-        let message = LinkUnspec::new_with_index(index_of(device)?).append_extra_attribute(xdp).build();
-        let attached = self.handle.link().set(message).execute().await;
+        let attached = self.set_xdp(device, program.as_raw_fd()).await;
         attached.with_context(|| format!("can't attach an XDP program to {device}"))
     }
-}
 
-fn load() -> Result<OwnedFd> {
-    let load = Load {
-        kind: BPF_PROG_TYPE_XDP,
-        instruction_count: u32::try_from(INSTRUCTIONS.len())?,
-        instructions: INSTRUCTIONS.as_ptr() as u64,
-        license: c"GPL".as_ptr() as u64,
-        log: [0; 2],
-    };
-    // SAFETY: the kernel reads `load`, the instructions and the licence. All of them live until the
-    // call returns.
-    let fd = unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_LOAD, &raw const load, size_of::<Load>()) };
-    let fd = Errno::result(fd).context("can't load an XDP program")?;
-    // SAFETY: the call above returned the descriptor, and it has no other owner.
-    Ok(unsafe { OwnedFd::from_raw_fd(i32::try_from(fd)?) })
+    /// Takes an XDP program off that was attached this way.
+    pub async fn detach_xdp(&self, device: &str) -> Result<()> {
+        let detached = self.set_xdp(device, NO_PROGRAM).await;
+        detached.with_context(|| format!("can't detach the XDP program of {device}"))
+    }
+
+    async fn set_xdp(&self, device: &str, program: i32) -> Result<()> {
+        let xdp = LinkAttribute::Xdp(vec![LinkXdp::Fd(program)]);
+        let message = LinkUnspec::new_with_index(index_of(device)?).append_extra_attribute(xdp).build();
+        Ok(self.handle.link().set(message).execute().await?)
+    }
 }

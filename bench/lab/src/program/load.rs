@@ -76,7 +76,7 @@ pub struct Sizes {
     pub slots: u32,
     /// Backends and hints.
     pub backends: u32,
-    /// Entries of FLOWS for each family. FLOWS_NEW has a quarter of them.
+    /// Entries of FLOWS for each family. FLOWS_NEW has a quarter of them, and no fewer than 1024.
     pub flows: u32,
 }
 
@@ -95,6 +95,7 @@ pub struct BedBuilder {
     mark: (u32, u32),
     reject_unknown: u32,
     snat_ports: (u16, u16),
+    reply_ports: (u16, u16),
     fou: u32,
     takes: u32,
     pods_answer: u32,
@@ -123,6 +124,7 @@ impl Default for BedBuilder {
             mark,
             reject_unknown: VIP_CLUSTER_IP,
             snat_ports,
+            reply_ports: snat_ports,
             fou: 0,
             takes: TAKES_IPIP,
             pods_answer: 0,
@@ -172,6 +174,13 @@ impl BedBuilder {
     #[must_use]
     pub fn snat_ports(mut self, first: u16, last: u16) -> Self {
         self.snat_ports = (first, last);
+        self.reply_ports(first, last)
+    }
+
+    /// Sets the first and the last port of replies to SNAT, which may be more than [`snat_ports`](Self::snat_ports).
+    #[must_use]
+    pub fn reply_ports(mut self, first: u16, last: u16) -> Self {
+        self.reply_ports = (first, last);
         self
     }
 
@@ -279,8 +288,8 @@ impl BedBuilder {
             ("PEERS", 64),
             ("FLOWS4", flows),
             ("FLOWS6", flows),
-            ("FLOWS_NEW4", flows.div_ceil(4)),
-            ("FLOWS_NEW6", flows.div_ceil(4)),
+            ("FLOWS_NEW4", flows.div_ceil(4).max(1 << 10)),
+            ("FLOWS_NEW6", flows.div_ceil(4).max(1 << 10)),
             ("FRAGMENTS4", flows.div_ceil(4)),
             ("FRAGMENTS6", flows.div_ceil(4)),
         ];
@@ -296,6 +305,8 @@ impl BedBuilder {
             (global::OUTER_SPREAD, self.outer_source.spread),
             (global::SNAT_PORT_FIRST, u32::from(self.snat_ports.0)),
             (global::SNAT_PORT_COUNT, u32::from(self.snat_ports.1 - self.snat_ports.0) + 1),
+            (global::SNAT_REPLY_FIRST, u32::from(self.reply_ports.0)),
+            (global::SNAT_REPLY_COUNT, u32::from(self.reply_ports.1 - self.reply_ports.0) + 1),
         ];
         let OuterSource { v4, v6, .. } = self.outer_source;
         let v4 = v4.map(|net| [net.network(), net.netmask()].map(|address| Addr4::from(address).0));

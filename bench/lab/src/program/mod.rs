@@ -37,6 +37,7 @@ pub use context::TestContext;
 pub use fixture::{NEXT_HOP_MAC, known_hop, resolved_way};
 pub use flows::{FlowEntry, FlowTable};
 pub use load::{Bed, BedBuilder, Sizes, monotonic_seconds, object_path};
+pub use maps::FamilyMaps;
 pub use outcome::{Counts, Outcome, Verdict};
 pub use run::{DEVICE, Hook, Ingress, RawRun};
 pub use service::{Endpoint, IntoSocketAddr, Service, ServiceBuilder, hash_of, hint_of};

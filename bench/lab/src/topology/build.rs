@@ -10,7 +10,9 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::addresses::{self, Dual, Family};
 use super::{Bed, Host, Leg, Node, Pod, Shape, Wire};
-use crate::net::{Cgroup, Namespace, Netlink, Offload, remove_leftovers, set_offload, write_sysctl};
+use crate::net::{
+    CardEnd, Cgroup, Namespace, Netlink, Offload, remove_leftovers, set_offload, take_card, write_sysctl,
+};
 
 const ANY: [IpNet; 2] = [
     IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 0)),
@@ -90,7 +92,8 @@ fn connect_client(bed: &Bed) -> Result<()> {
         netlink.set_up("client").await?;
         add_addresses(&netlink, "client", addresses::CLIENT_GATEWAY).await
     })?;
-    let offloaded = bed.wire == Wire::Offloaded;
+    // Cards finish what a virtual device leaves unfinished.
+    let offloaded = bed.wire != Wire::Plain;
     bed.client.run(async move || {
         set_offload("eth0", Offload::TxChecksum, offloaded)?;
         join_network(addresses::CLIENT, addresses::CLIENT_GATEWAY).await
@@ -119,6 +122,9 @@ fn connect_node(bed: &Bed, number: u8) -> Result<()> {
 /// Lays the wire between the router and a node's `eth0`.
 pub(super) fn connect_uplink(bed: &Bed, number: u8) -> Result<()> {
     let node = bed.node(number)?;
+    if bed.wire == Wire::Cards {
+        return connect_cards(bed, node);
+    }
     let port = node.name.clone();
     let namespace = node.namespace.file()?;
     let offloaded = bed.wire == Wire::Offloaded;
@@ -136,6 +142,18 @@ pub(super) fn connect_uplink(bed: &Bed, number: u8) -> Result<()> {
         set_offload("eth0", Offload::Receive, offloaded)?;
         join_network(addresses::node(number), addresses::LAN_GATEWAY).await
     })
+}
+
+fn connect_cards(bed: &Bed, node: &Node) -> Result<()> {
+    let (port, number) = (node.name.clone(), node.number);
+    take_card(number, CardEnd::Router, &bed.router, &port)?;
+    take_card(number, CardEnd::Node, &node.namespace, "eth0")?;
+    bed.router.run(async move || {
+        let netlink = Netlink::open()?;
+        netlink.add_port("lan", &port).await?;
+        netlink.set_up(&port).await
+    })?;
+    node.namespace.run(async move || join_network(addresses::node(number), addresses::LAN_GATEWAY).await)
 }
 
 /// Gives all nodes a second uplink `eth1` on a network of its own. Only the route of that network

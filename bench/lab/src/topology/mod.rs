@@ -47,6 +47,8 @@ pub enum Wire {
     Plain,
     /// Unfinished checksums, and merged frames of up to 64 KiB, as virtual devices do by default.
     Offloaded,
+    /// Network cards of the machine at both ends, with their drivers' offloads.
+    Cards,
 }
 
 impl Default for Shape {

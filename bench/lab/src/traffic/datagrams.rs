@@ -84,12 +84,19 @@ pub(super) async fn ask_in_fragments(target: SocketAddr, bytes: usize, order: &[
     Ok(Answer { sighting: receive(&socket).await?, client })
 }
 
-pub(super) async fn connect(target: SocketAddr) -> Result<UdpSocket> {
+/// Returns a socket with a port of its own that is connected to `target`.
+pub(crate) async fn connect(target: SocketAddr) -> Result<UdpSocket> {
     let any = match target {
         SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
     };
-    let socket = UdpSocket::bind(SocketAddr::new(any, fresh_port())).await?;
+    // A socket that lives for long can still have the port of an earlier round.
+    let socket = loop {
+        match UdpSocket::bind(SocketAddr::new(any, fresh_port())).await {
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {}
+            bound => break bound?,
+        }
+    };
     socket.connect(target).await?;
     Ok(socket)
 }
@@ -118,7 +125,7 @@ async fn receive(socket: &UdpSocket) -> Result<Sighting> {
 }
 
 /// Splits an answer into the backend's line and the echo.
-pub(super) fn parse(answer: &[u8]) -> Option<(Sighting, &[u8])> {
+pub(crate) fn parse(answer: &[u8]) -> Option<(Sighting, &[u8])> {
     let end = answer.iter().position(|byte| *byte == b'\n')?;
     let (line, payload) = answer.split_at(end);
     Some((serde_json::from_slice(line).ok()?, payload.get(1..)?))

@@ -1,6 +1,7 @@
 //! The part of HTTP/1.1 that a client of the bed's servers needs.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
@@ -15,6 +16,8 @@ use crate::patience::patience;
 pub struct Connection {
     stream: BufReader<TcpStream>,
     client: SocketAddr,
+    /// The longest time until an answer.
+    limit: Duration,
 }
 
 impl Connection {
@@ -38,7 +41,7 @@ impl Connection {
             .await
             .context("connecting took too long")??;
         let client = stream.local_addr()?;
-        Ok(Self { stream: BufReader::new(stream), client })
+        Ok(Self::over(stream, client))
     }
 
     /// Connects to a server over SCTP, from an address of this machine.
@@ -48,7 +51,18 @@ impl Connection {
         let stream =
             timeout(patience(ANSWER_LIMIT), connecting).await.context("associating took too long")??;
         let client = stream.local_addr()?;
-        Ok(Self { stream: BufReader::new(stream), client })
+        Ok(Self::over(stream, client))
+    }
+
+    fn over(stream: TcpStream, client: SocketAddr) -> Self {
+        Self { stream: BufReader::new(stream), client, limit: patience(ANSWER_LIMIT) }
+    }
+
+    /// Sets the time after which an answer counts as lost.
+    #[must_use]
+    pub const fn with_limit(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
     }
 
     /// Sends a request. The answer names the backend and the client's address as the backend saw
@@ -78,7 +92,7 @@ impl Connection {
     }
 
     async fn exchange(&mut self, head: String, zeros: usize) -> Result<Vec<u8>> {
-        timeout(patience(ANSWER_LIMIT), async {
+        timeout(self.limit, async {
             let mut request = head.into_bytes();
             request.resize(request.len() + zeros, 0);
             self.stream.write_all(&request).await?;

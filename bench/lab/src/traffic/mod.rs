@@ -23,11 +23,12 @@ use crate::net::{Namespace, Task};
 
 pub use connections::LongConnections;
 pub use datagrams::{Delivery, Stream};
+pub(crate) use datagrams::{connect as connect_udp, parse as parse_echo};
 pub use http::{Connection, get_status};
 pub use mtu::{Fate, Fragments, datagram_headers, path_mtu, send_datagram};
 pub use ping::ping;
 pub use server::Server;
-pub use spoof::{Forger, route_strangers, stranger};
+pub use spoof::{Forger, PAIRS_PER_TICK, TICKS_PER_SECOND, route_strangers, send_datagram_pairs, stranger};
 pub use trace::{Trace, trace_path};
 pub use tunnel::{receive_encapsulated, send_encapsulated};
 

@@ -1,10 +1,12 @@
 //! Packets from forged addresses, as a client can send them on a network without ingress filters.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use ipnet::IpNet;
 use tokio::net::UdpSocket;
+use tokio::time::{MissedTickBehavior, interval};
 
 use super::raw::raw_socket;
 use crate::frame::Frame;
@@ -17,6 +19,10 @@ const IPV4_NETWORK: u32 = 0xc612_0000;
 const IPV4_BITS: u8 = 15;
 const IPV6_NETWORK: u128 = 0x2001_0002 << 96;
 const IPV6_BITS: u8 = 48;
+/// The ticks of [`send_datagram_pairs`].
+pub const TICKS_PER_SECOND: u32 = 100;
+/// The pairs of datagrams that are sent together at each tick.
+pub const PAIRS_PER_TICK: u32 = 20;
 
 /// Returns the forged address and port of a number. The first 2^31 numbers have different ones.
 #[must_use]
@@ -66,4 +72,26 @@ impl Forger {
         sent.with_context(|| format!("can't send a forged packet to {target}"))?;
         Ok(())
     }
+}
+
+/// Sends 2,000 pairs of datagrams a second, each pair from another forged address. The second one
+/// moves the flow to the table of confirmed flows. Returns the number of pairs.
+pub async fn send_datagram_pairs(target: SocketAddr, ticks: u32) -> Result<u32> {
+    /// The ticks between the two datagrams of a pair.
+    const APART: u32 = 2;
+    let forger = Forger::new(Family::of(target.ip()))?;
+    let mut tick = interval(Duration::from_secs(1) / TICKS_PER_SECOND);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    for now in 0..ticks + APART {
+        tick.tick().await;
+        for batch in [Some(now), now.checked_sub(APART)].into_iter().flatten().filter(|batch| *batch < ticks)
+        {
+            for number in batch * PAIRS_PER_TICK..(batch + 1) * PAIRS_PER_TICK {
+                let source = stranger(Family::of(target.ip()), number);
+                let frame = Frame::ip(source.ip(), target.ip()).udp(source.port(), target.port());
+                forger.send(&frame.payload(&b"a question"[..])).await?;
+            }
+        }
+    }
+    Ok(ticks * PAIRS_PER_TICK)
 }

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{FIELDS, KubeProxyConfiguration, Origin};
+use crate::model::plain_line;
 
 /// A remark on the configuration. The agent logs it after it has opened the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,8 +18,8 @@ impl Remark {
     /// Writes the remark to the log.
     pub fn log(&self) {
         match self {
-            Self::Info(text) => tracing::info!("{text}"),
-            Self::Warning(text) => tracing::warn!("{text}"),
+            Self::Info(text) => tracing::info!("{}", plain_line(text)),
+            Self::Warning(text) => tracing::warn!("{}", plain_line(text)),
         }
     }
 }

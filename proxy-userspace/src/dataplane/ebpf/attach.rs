@@ -109,10 +109,18 @@ impl Attachments {
 
     /// Gives all links the programs of this agent, wanted or not. Until the wanted links are known,
     /// no link may run a program that does not know the maps' content.
+    ///
+    /// A link that can't get one is detached; so is one of XDP with `--xdp off`. The next sync attaches the wanted ones
+    /// again.
     pub fn renew(&mut self, programs: &Programs) -> Result<(), OpenError> {
         self.programs.clone_from(&programs.directory);
         for key in self.links.clone() {
-            let Some(program) = programs.of(key.kind.hook()) else { continue };
+            let path = self.directory.join(key.name());
+            let failed = |error| OpenError::File { path, error };
+            let Some(program) = programs.of(key.kind.hook()) else {
+                self.detach(key).map_err(failed)?;
+                continue;
+            };
             let renewed = if clsact::is_marked(key, &self.directory) {
                 self.attach_filter(key, program).map(drop)
             } else {
@@ -123,7 +131,8 @@ impl Attachments {
             };
             match renewed {
                 Err(error) if !is_gone(&error) => {
-                    return Err(OpenError::File { path: self.directory.join(key.name()), error });
+                    warn!(link = key.name(), %error, "a link can't get another program and is made anew");
+                    self.detach(key).map_err(failed)?;
                 }
                 _ => {}
             }

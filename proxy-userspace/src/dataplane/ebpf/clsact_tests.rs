@@ -17,7 +17,7 @@ fn in_namespace(name: &str, test: impl FnOnce(&Scratch, &Path, &Path) + Send + '
     let in_namespace = move || {
         unshare(CloneFlags::CLONE_NEWNET).unwrap();
         let program = scratch.open().programs.directory.join("tc_egress");
-        test(&scratch, &program, &scratch.path.join("millrace/v8/links"));
+        test(&scratch, &program, &scratch.path.join("millrace/v9/links"));
     };
     thread::spawn(in_namespace).join().unwrap();
 }
@@ -42,7 +42,7 @@ fn a_filter_is_attached_replaced_found_by_cleanup_and_detached() {
         assert!(!is_marked(KEY, links));
         attach(KEY, program, links).unwrap();
         let cleaned = cleanup(&scratch.path).unwrap();
-        assert!(cleaned.removed.contains(&"millrace/v8/links/tc_egress-1".to_owned()), "{cleaned:?}");
+        assert!(cleaned.removed.contains(&"millrace/v9/links/tc_egress-1".to_owned()), "{cleaned:?}");
         assert!(!remove_filter(), "the filter is still there");
     });
 }
@@ -66,7 +66,7 @@ fn a_filter_removed_by_another_process_is_attached_again_or_forgotten() {
         assert!(attach(KEY, program, links).unwrap(), "it is new");
         assert!(remove_filter());
         let cleaned = cleanup(&scratch.path).unwrap();
-        assert!(cleaned.removed.contains(&"millrace/v8/maps/SERVICES".to_owned()), "{cleaned:?}");
+        assert!(cleaned.removed.contains(&"millrace/v9/maps/SERVICES".to_owned()), "{cleaned:?}");
         assert!(!scratch.path.join("millrace").exists());
     });
 }
@@ -98,7 +98,7 @@ fn a_filter_whose_device_is_gone_is_forgotten() {
 fn a_filter_of_layout_1_gets_our_program_and_our_marker() {
     in_namespace("clsact-migrate", |scratch, program, links| {
         assert!(attach(KEY, program, links).unwrap());
-        let [former, ours] = ["millrace/v1", "millrace/v8"].map(|root| scratch.path.join(root));
+        let [former, ours] = ["millrace/v1", "millrace/v9"].map(|root| scratch.path.join(root));
         fs::rename(&ours, &former).unwrap();
         let first = ["AFFINITY4", "AFFINITY6", "SOURCE_RANGES4", "SOURCE_RANGES6"];
         for map in first.into_iter().chain([

@@ -1,10 +1,9 @@
 //! The collector deletes expired flow entries, and flow and affinity entries of unassigned service
 //! ids. The same walk finds the slots without a disagreeing entry, which the agent then settles.
 //!
-//! The programs ignore expired entries, and the kernel evicts the least recently used ones. So the
-//! collector only keeps the tables and their views small, and need not hurry. A service id,
-//! however, is free only after a walk through all tables. That is a separate walk, which deletes
-//! nothing else.
+//! The programs ignore expired entries, so the collector need not hurry while FLOWS has room; see
+//! [`flow_pressure`](super::flow_pressure). A service id, however, is free only after a walk through all
+//! tables. That is a separate walk, which deletes nothing else.
 
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
@@ -12,18 +11,20 @@ use std::time::{Duration, Instant};
 use aya::Pod;
 use proxy_common::affinity::{Affinity, AffinityKey};
 use proxy_common::flow::{Flow, FlowKey};
-use proxy_common::timeouts::Timeouts;
+use proxy_common::timeouts::{self, Timeouts};
 use proxy_common::{Addr4, Addr6, Address};
 
 use super::error::OpenError;
 use super::flow_count::{self, FLOW_TABLES, States};
+use super::flow_pressure::Pressure;
 use super::maps::{Batch, Maps, Table};
 use super::plan::{Plan, RestedId, SettlingRound};
 use super::snat_usage::Usage;
 use super::sys::Cursor;
 use crate::dataplane::FlowCount;
 
-/// The maximal time of a call. Changes of the cluster wait that long, however large the tables are.
+/// The maximal time of a call while FLOWS has room. Changes of the cluster wait that long, however large the
+/// tables are.
 const BUDGET: Duration = Duration::from_millis(5);
 
 /// Walks round the tables and remembers its position.
@@ -36,6 +37,8 @@ pub struct Collector {
     /// A finished round whose slots are being settled.
     done: Option<SettlingRound>,
     budget: Duration,
+    /// How full FLOWS4 and FLOWS6 are.
+    pressure: [Pressure; 2],
     /// The counts of the running expiry walk.
     counting: Usage,
     /// The same by state, for each table.
@@ -79,6 +82,8 @@ pub struct Collected {
     pub slots: usize,
     /// Whether service ids wait for the reclaim walk.
     pub is_reclaiming: bool,
+    /// The time until the next call, if FLOWS is so full that it matters.
+    pub again_in: Option<Duration>,
 }
 
 /// The counts of a finished walk.
@@ -103,6 +108,7 @@ impl Collector {
             round: None,
             done: None,
             budget: BUDGET,
+            pressure: [Pressure::default(); 2],
             counting: Usage::default(),
             states: [States::default(); FLOW_TABLES],
             ports: None,
@@ -136,12 +142,19 @@ impl Collector {
         if self.reclaiming.is_empty() {
             self.reclaiming = plan.ids_to_reclaim(now.time);
         }
+        let [pressure4, pressure6] = &mut self.pressure;
+        pressure4.look(&maps.of4.flows, &mut self.flows4, now.seconds)?;
+        pressure6.look(&maps.of6.flows, &mut self.flows6, now.seconds)?;
+        let paces = self.pressure.iter().filter_map(Pressure::pace);
+        let (budget, again_in) = paces.fold((self.budget, None), |(most, soonest), (budget, again_in)| {
+            (budget.max(most), soonest.into_iter().chain([again_in]).min())
+        });
         let slots = self.settle(maps, plan, timeouts, now);
         if self.reclaiming.is_empty() {
-            let flows = self.expire(maps, &Rules { plan, timeouts, now }, self.budget)?;
-            return Ok(Collected { flows, slots, ..Collected::default() });
+            let flows = self.expire(maps, &Rules { plan, timeouts, now }, budget)?;
+            return Ok(Collected { flows, slots, again_in, ..Collected::default() });
         }
-        let share = self.budget / 2;
+        let share = budget / 2;
         let expired = self.expire(maps, &Rules { plan, timeouts, now }, share)?;
         let removed = self.remove_unassigned(maps, &Rules { plan, timeouts, now }, share)?;
         if self.reclaim.is_at_start() {
@@ -150,6 +163,7 @@ impl Collector {
         Ok(Collected {
             flows: removed.flows + expired,
             slots,
+            again_in,
             is_reclaiming: !plan.ids_to_reclaim(now.time).is_empty(),
             ..removed
         })
@@ -188,21 +202,24 @@ impl Collector {
             let cursor = self.expiry.cursor;
             let [new4, new6, states4, states6] = &mut self.states;
             let round = &mut self.round;
+            let [pressure4, pressure6] = &mut self.pressure;
             let (count, next) = match self.expiry.table {
                 0 => {
-                    let embryos = Observers { round, states: new4, usage: None };
+                    let embryos = Observers { round, states: new4, usage: None, pressure: None };
                     expire(&mut maps.of4.flows_new, cursor, &mut self.flows4, rules, embryos)
                 }
                 1 => {
-                    let embryos = Observers { round, states: new6, usage: None };
+                    let embryos = Observers { round, states: new6, usage: None, pressure: None };
                     expire(&mut maps.of6.flows_new, cursor, &mut self.flows6, rules, embryos)
                 }
                 2 => {
-                    let observers = Observers { round, states: states4, usage: Some(&mut self.counting) };
+                    let usage = Some(&mut self.counting);
+                    let observers = Observers { round, states: states4, usage, pressure: Some(pressure4) };
                     expire(&mut maps.of4.flows, cursor, &mut self.flows4, rules, observers)
                 }
                 _ => {
-                    let observers = Observers { round, states: states6, usage: Some(&mut self.counting) };
+                    let usage = Some(&mut self.counting);
+                    let observers = Observers { round, states: states6, usage, pressure: Some(pressure6) };
                     expire(&mut maps.of6.flows, cursor, &mut self.flows6, rules, observers)
                 }
             }?;
@@ -277,16 +294,19 @@ struct Rules<'a> {
     now: Clock,
 }
 
-/// The observers of entries that stay.
+/// The observers of entries that stay, and what makes other entries go.
 struct Observers<'a> {
     round: &'a mut Option<SettlingRound>,
     states: &'a mut States,
     usage: Option<&'a mut Usage>,
+    pressure: Option<&'a mut Pressure>,
 }
 
 impl Rules<'_> {
-    fn is_expired<A: Address>(&self, flow: &Flow<A>) -> bool {
+    fn is_expired<A: Address>(&self, flow: &Flow<A>, pressure: Option<&Pressure>) -> bool {
+        let silent = timeouts::silence(flow.last_seen, self.now.seconds);
         flow.has_expired(self.timeouts, self.now.seconds)
+            || pressure.is_some_and(|pressure| pressure.wants(flow, silent))
     }
 
     fn visit<A: Address>(&self, observers: &mut Observers<'_>, key: &FlowKey<A>, flow: &Flow<A>) {
@@ -316,11 +336,11 @@ fn expire<A: Address>(
     rules: &Rules<'_>,
     mut observers: Observers<'_>,
 ) -> Result<(usize, Option<Cursor>), OpenError> {
-    let is_candidate = |flow: &Flow<A>| rules.is_expired(flow) || rules.is_unassigned(flow.service);
     let (entries, next) = table.batch(cursor, batch)?;
     let mut candidates = Vec::new();
     for (key, flow) in entries {
-        if is_candidate(&flow) {
+        let pressure = observers.pressure.as_deref();
+        if rules.is_expired(&flow, pressure) || rules.is_unassigned(flow.service) {
             candidates.push((key, flow));
         } else {
             rules.visit(&mut observers, &key, &flow);
@@ -328,13 +348,17 @@ fn expire<A: Address>(
     }
     let mut removed = 0;
     for (key, flow) in candidates {
+        let pressure = observers.pressure.as_deref();
         let twin = table.get(&flow.twin(&key)).ok().flatten();
-        let may_expire = twin.is_none_or(|twin| rules.is_expired(&twin));
+        let may_expire = twin.is_none_or(|twin| rules.is_expired(&twin, pressure));
         // Read again: a packet may have renewed it since.
         let Some(flow) = table.get(&key).ok().flatten() else { continue };
-        let may_go = rules.is_unassigned(flow.service) || may_expire && rules.is_expired(&flow);
+        let may_go = rules.is_unassigned(flow.service) || may_expire && rules.is_expired(&flow, pressure);
         if may_go && table.remove(&key).is_ok() {
             removed += 1;
+            if let Some(pressure) = &mut observers.pressure {
+                pressure.gone();
+            }
         } else {
             rules.visit(&mut observers, &key, &flow);
         }

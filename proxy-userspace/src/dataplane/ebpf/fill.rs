@@ -11,10 +11,9 @@ const CROWDED: u64 = 80;
 /// The percentage in use below which a map has enough room again.
 const EASED: u64 = 70;
 
-const LARGER_MAP: &str =
-    "run `millrace cleanup`, which ends connections; the next agent can make the map larger";
-const SMALLER_TABLES: &str = "lower --maglev-table-size, or run `millrace cleanup`, which ends connections; \
-                              the next agent can make the map larger";
+const LARGER_MAP: &str = "restart the agent: it makes the map larger, and connections go on";
+const SMALLER_TABLES: &str = "lower --maglev-table-size, or restart the agent: it makes the map larger, and \
+                              connections go on";
 
 /// The maps that are nearly full.
 #[derive(Debug, Default)]

@@ -79,21 +79,10 @@ pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 59] {
     ]
 }
 
-/// Returns the size for the creation of a map. A pinned map keeps its own, because its entries are in use.
+/// Returns the size for the creation of a map. A pinned map keeps its own, because its entries are in use, until
+/// [`Resize`](super::resize::Resize) replaces it.
 pub fn size_of_map(pin: &Path, wanted: Option<u32>) -> Option<u32> {
     MapInfo::from_pin(pin).map_or(wanted, |pinned| Some(pinned.max_entries()))
-}
-
-/// Returns the pinned maps with another size than the wanted one.
-///
-/// More room than the Services need is no fault, except in the flow tables: the operator chooses their size.
-pub fn kept_sizes(maps: &Path, sizes: &Sizes) -> Vec<String> {
-    let kept = |(name, wanted): (&str, Option<u32>)| {
-        let (wanted, pinned) = (wanted?, MapInfo::from_pin(maps.join(name)).ok()?.max_entries());
-        let is_kept = pinned < wanted || pinned > wanted && name.starts_with("FLOWS");
-        is_kept.then(|| format!("{name} has {pinned} entries ({wanted} wanted)"))
-    };
-    self::maps(sizes).into_iter().filter_map(kept).collect()
 }
 
 /// The counters of an earlier build may have no room for those of this build. They begin anew, as after a
@@ -136,28 +125,5 @@ pub fn indexed_as(name: &str) -> &str {
         "SERVICE_CONNECTIONS" | "SERVICE_HANDSHAKES" => "SERVICES",
         "NARROWED" => "WAYS",
         _ => name,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::dataplane::ebpf::layout::Layout;
-    use crate::dataplane::ebpf::scratch::Scratch;
-
-    #[test]
-    fn a_pinned_map_of_another_size_is_named_with_both_sizes() {
-        let scratch = Scratch::new("sizes");
-        let settings = scratch.settings();
-        drop(scratch.open());
-        let maps = Layout::new(&scratch.path).maps();
-        assert_eq!(kept_sizes(&maps, &settings.sizes), Vec::<String>::new());
-        let sizes = Sizes { flows: 512, slots: 128, services: 32, ..settings.sizes };
-        let expected = [
-            "FLOWS4 has 1024 entries (512 wanted)",
-            "FLOWS6 has 1024 entries (512 wanted)",
-            "SELECTION has 64 entries (128 wanted)",
-        ];
-        assert_eq!(kept_sizes(&maps, &sizes), expected);
     }
 }

@@ -56,6 +56,24 @@ impl Layout {
         self.root().join("maps")
     }
 
+    /// Returns the directory of maps that others are to replace, by name. All links still use them.
+    #[must_use]
+    pub fn former_maps(&self) -> PathBuf {
+        self.root().join("former-maps")
+    }
+
+    /// Returns the directory of the same maps while links get programs with the new ones.
+    #[must_use]
+    pub fn leaving_maps(&self) -> PathBuf {
+        self.root().join("leaving-maps")
+    }
+
+    /// Returns the directory of the same maps once no link uses them.
+    #[must_use]
+    pub fn replaced_maps(&self) -> PathBuf {
+        self.root().join("replaced-maps")
+    }
+
     /// Returns the directory of the links, with names by
     /// [`LinkKey::name`](super::link::LinkKey::name).
     #[must_use]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::RangeInclusive;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -14,12 +15,12 @@ use proxy_common::config::global;
 use proxy_common::part::{PartProgram, parts_of};
 use proxy_common::socket::cookie_words;
 use proxy_common::{Addr4, Addr6};
-use tracing::{debug, info, warn};
+use tracing::{debug, info};
 
 use super::bpffs::{entries, remove_tree};
 use super::error::OpenError;
 use super::hooks::SocketHook;
-use super::inventory::{check_maps, indexed_as, kept_sizes, maps, renew_counters, size_of_map};
+use super::inventory::{check_maps, indexed_as, maps, renew_counters, size_of_map};
 use super::layout::Layout;
 use super::object::OBJECT;
 use super::parts;
@@ -51,6 +52,7 @@ pub struct Programs {
     pub bare: Option<BarePrograms>,
     /// The directory of their pins.
     pub directory: PathBuf,
+    constants: Constants,
     /// The directories of other builds and settings, whose programs may still serve.
     former: Vec<PathBuf>,
 }
@@ -116,18 +118,17 @@ impl Extra {
 impl Programs {
     /// Returns the programs of this build with these settings.
     ///
-    /// The programs that an earlier agent pinned are taken over if they are the same and use the same maps.
+    /// `replies` are the ports at which they look for replies to SNAT. The programs that an earlier agent pinned are taken over if they are the same and use the same maps.
     /// Else new ones are loaded. Links still run the programs they ran before.
-    pub fn open(settings: &Settings, layout: &Layout) -> Result<Self, OpenError> {
-        let constants = Constants::new(settings);
+    pub fn open(
+        settings: &Settings,
+        layout: &Layout,
+        replies: &RangeInclusive<u16>,
+    ) -> Result<Self, OpenError> {
+        let constants = Constants::new(settings, replies);
         let directory = layout.programs().join(constants.fingerprint());
         shape::check(&layout.maps())?;
         renew_counters(&layout.maps())?;
-        let kept = kept_sizes(&layout.maps(), &settings.sizes);
-        if !kept.is_empty() {
-            let kept = kept.join(", ");
-            warn!("pinned maps keep their size until `millrace cleanup`, which ends connections: {kept}");
-        }
         if pins::are_usable(&directory, &layout.maps(), &USUAL) {
             debug!(directory = %directory.display(), "programs are unchanged");
         } else {
@@ -150,6 +151,7 @@ impl Programs {
             // As `xdp_ingress`.
             bare: if_there(BarePrograms::open(&directory))?,
             directory,
+            constants,
             former,
         })
     }
@@ -180,7 +182,7 @@ impl Programs {
         if self.have(extra) {
             return Ok(());
         }
-        load(settings, &Constants::new(settings), layout, &self.directory, extra.names())?;
+        load(settings, &self.constants, layout, &self.directory, extra.names())?;
         match extra {
             Extra::Xdp => self.xdp_ingress = Some(Program::open(&self.directory, XDP_INGRESS)?),
             Extra::Bare => self.bare = Some(BarePrograms::open(&self.directory)?),
@@ -227,13 +229,14 @@ fn if_there<T>(opened: Result<T, OpenError>) -> Result<Option<T>, OpenError> {
 }
 
 /// The load-time constants of the programs.
+#[derive(Debug)]
 struct Constants {
     /// Words by name: one, or four for an IPv6 address, or those of a table.
     values: Vec<(&'static str, Vec<u32>)>,
 }
 
 impl Constants {
-    fn new(settings: &Settings) -> Self {
+    fn new(settings: &Settings, replies: &RangeInclusive<u16>) -> Self {
         // If the kernel can't tell, no socket counts as the node's own.
         let [low, high] = cookie_words(sys::network_namespace_cookie().unwrap_or(0));
         let words = [
@@ -247,6 +250,8 @@ impl Constants {
             (global::TC_DECAP_FLAGS, since(KernelVersion::new(6, 3, 0))),
             (global::SNAT_PORT_FIRST, u32::from(*settings.snat_ports.start())),
             (global::SNAT_PORT_COUNT, u32::try_from(settings.snat_ports.len()).unwrap_or(0)),
+            (global::SNAT_REPLY_FIRST, u32::from(*replies.start())),
+            (global::SNAT_REPLY_COUNT, u32::try_from(replies.len()).unwrap_or(0)),
             (global::FIB_SOURCE, since(KernelVersion::new(6, 7, 0))),
             (global::SHARE, settings.share.word()),
             (global::SOCKET_NODE_ONLY, u32::from(settings.sockets.lb == SocketLb::Host)),

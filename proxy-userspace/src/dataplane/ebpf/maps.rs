@@ -193,7 +193,8 @@ pub struct Table<K: Pod, V: Pod> {
 }
 
 impl<K: Pod, V: Pod> Table<K, V> {
-    fn open(directory: &Path, name: &'static str) -> Result<Self, OpenError> {
+    /// Opens a pinned hash map.
+    pub fn open(directory: &Path, name: &'static str) -> Result<Self, OpenError> {
         let failed = |error| OpenError::Map { map: name.to_owned(), error };
         let (map, info) = open(directory, name)?;
         let map = Map::from_map_data(map).and_then(HashMap::try_from).map_err(failed)?;
@@ -286,6 +287,24 @@ impl<K: Pod, V: Pod> Table<K, V> {
         Ok((batch.keys.iter().copied().zip(batch.values.iter().copied()).take(count), next))
     }
 
+    /// Reads the entries of some buckets, and estimates the number of all from them. The map must be one of type
+    /// `hash`, whose buckets are a power of two. `seed` chooses the first bucket.
+    pub fn sample<'a>(
+        &self,
+        seed: u32,
+        batch: &'a mut Batch<K, V>,
+    ) -> Result<(impl Iterator<Item = (K, V)> + use<'a, K, V>, u64), OpenError> {
+        let buckets = self.entries.max(1).checked_next_power_of_two().unwrap_or(1 << 31);
+        // Not in the last eighth, which may be few.
+        let from = seed % (buckets - buckets / 8).max(1);
+        let (count, next) =
+            sys::lookup_batch(self.fd(), Some(Cursor::at(from)), &mut batch.keys, &mut batch.values)
+                .map_err(|error| OpenError::MapIo { map: self.name, error })?;
+        let visited = next.map_or(buckets, Cursor::bucket).saturating_sub(from).max(1);
+        let all = count as u64 * u64::from(buckets) / u64::from(visited);
+        Ok((batch.keys.iter().copied().zip(batch.values.iter().copied()).take(count), all))
+    }
+
     /// Returns the number of entries, counted one by one.
     pub fn count(&self) -> Result<usize, OpenError>
     where
@@ -300,8 +319,13 @@ impl<K: Pod, V: Pod> Table<K, V> {
         Ok(count)
     }
 
+    /// The map itself.
+    pub fn data(&self) -> &MapData {
+        self.map.map()
+    }
+
     fn fd(&self) -> BorrowedFd<'_> {
-        self.map.map().fd().as_fd()
+        self.data().fd().as_fd()
     }
 }
 

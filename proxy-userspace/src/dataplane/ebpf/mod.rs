@@ -16,6 +16,7 @@ pub mod dry_run;
 mod error;
 mod fill;
 mod flow_count;
+mod flow_pressure;
 mod frontend_index;
 mod grace_period;
 mod hooks;
@@ -35,6 +36,7 @@ mod netlink;
 mod node_flows;
 mod node_programs;
 mod object;
+mod open;
 mod other_dataplanes;
 mod parts;
 mod pins;
@@ -44,6 +46,8 @@ mod raw_map;
 pub mod read;
 #[cfg(test)]
 mod read_back_tests;
+mod reply_ports;
+mod resize;
 mod room;
 #[cfg(test)]
 pub(super) mod scratch;
@@ -91,9 +95,7 @@ use self::collect::{Clock, Collector, Counts};
 use self::fill::Fill;
 use self::layout::Layout;
 use self::load::{Extra, Programs};
-use self::mapped::Access;
 use self::maps::Maps;
-use self::migrate::Former;
 use self::plan::Plan;
 use self::snat_usage::PortUsage;
 use self::sockets::SocketHooks;
@@ -159,58 +161,6 @@ pub fn notes(bpffs_path: &Path) -> PathBuf {
 }
 
 impl EbpfDataplane {
-    /// Loads the programs and maps, or takes over those of an earlier agent.
-    ///
-    /// Only one agent at a time may use a BPF file system directory.
-    pub fn open(settings: Settings) -> Result<Self, OpenError> {
-        capability::check()?;
-        let layout = Layout::new(&settings.bpffs_path);
-        let mounted = Mounted::at(layout.bpffs())?;
-        let lock = bpffs::prepare(&layout)?;
-        let former = Former::adopt(&layout)?;
-        let others = migrate::foreign(&layout)?;
-        let mut programs = Programs::open(&settings, &layout)?;
-        let mut attachments = Attachments::open(&layout, &programs, &others)?;
-        attachments.need(&mut programs, &settings, &layout)?;
-        let mut sockets = SocketHooks::new(layout.links(), settings.sockets.clone());
-        let maps = Maps::open(&layout.maps(), Access::Write)?;
-        maps.mark_found()?;
-        if let Some(former) = former {
-            attachments.renew(&programs)?;
-            sockets.sync(&programs);
-            programs.remove_former()?;
-            former.remove()?;
-        }
-        let has_socket_lb = settings.sockets.lb != SocketLb::Off;
-        let socket_terminator = has_socket_lb.then(|| SocketTerminator::start(&layout)).transpose()?;
-        let shared_since = (settings.share == Share::Alone).then(|| mode_change::record(&maps, Share::Alone));
-        let plan = Plan::adopt(maps.capacities(), maps.found()?, now()).with_dispatch(settings.dsr.dispatch);
-        let read_back_at = now() + READ_BACK_INTERVAL;
-        let collector = Collector::new().within(settings.snat_ports.clone());
-        mounted.keep();
-        Ok(Self {
-            settings,
-            programs,
-            attachments,
-            sockets,
-            socket_terminator,
-            unattached: Vec::new(),
-            others,
-            topology: None,
-            maps,
-            plan,
-            collector,
-            expired_flows: 0,
-            flows: Vec::new(),
-            connections: None,
-            shared_since,
-            snat: PortUsage::default(),
-            fill: Fill::default(),
-            read_back_at,
-            _lock: lock,
-        })
-    }
-
     fn attach(&mut self, topology: &Topology) -> SyncReport {
         let prepared = self.prepare(topology);
         let mut attached = self.attachments.sync(topology, &self.programs, self.settings.xdp);
@@ -398,11 +348,11 @@ impl Dataplane for EbpfDataplane {
         // The programs keep the low 32 bits of the same clock.
         let now = u32::try_from(now_monotonic_seconds & u64::from(u32::MAX)).unwrap_or(0);
         let clock = Clock { seconds: now, time: self::now() };
-        let mut is_reclaiming = false;
+        let (mut is_reclaiming, mut again_in) = (false, None);
         match self.collector.collect(&mut self.maps, &mut self.plan, &self.settings.timeouts, clock) {
             Ok(removed) => {
                 self.expired_flows += removed.flows as u64;
-                is_reclaiming = removed.is_reclaiming;
+                (is_reclaiming, again_in) = (removed.is_reclaiming, removed.again_in);
                 debug!(
                     flows = removed.flows,
                     affinities = removed.affinities,
@@ -420,7 +370,7 @@ impl Dataplane for EbpfDataplane {
                 warn!(%error, "reading the maps back failed; tried again");
             }
         }
-        is_reclaiming.then_some(RECLAIM_INTERVAL)
+        again_in.into_iter().chain(is_reclaiming.then_some(RECLAIM_INTERVAL)).min()
     }
 
     fn check(&mut self) -> Check {

@@ -14,7 +14,7 @@ use super::mapped::Access;
 use super::maps::Maps;
 use super::settings::Settings;
 use super::share::Share;
-use super::{EbpfDataplane, now};
+use super::{EbpfDataplane, now, reply_ports};
 
 /// Whether an earlier agent of this network namespace left programs attached below this BPF file system.
 /// Its layout may be another one.
@@ -79,7 +79,8 @@ impl EbpfDataplane {
         let layout = Layout::new(&self.settings.bpffs_path);
         if self.settings.share != share {
             let settings = Settings { share, ..self.settings.clone() };
-            self.programs = Programs::open(&settings, &layout)?;
+            let replies = reply_ports::of(&settings.snat_ports, &layout)?;
+            self.programs = Programs::open(&settings, &layout, &replies)?;
             self.settings = settings;
         }
         self.attachments.need(&mut self.programs, &self.settings, &layout)?;

@@ -49,11 +49,11 @@ impl NodeConstants {
         self.0.get(name).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether a port, in network byte order, is in the range for SNAT.
+    /// Whether a port, in network byte order, may be that of a reply to SNAT.
     #[must_use]
     pub fn is_snat_port(&self, port: u16) -> bool {
-        let above = u32::from(u16::from_be(port)).wrapping_sub(self.word(global::SNAT_PORT_FIRST));
-        above < self.word(global::SNAT_PORT_COUNT)
+        let above = u32::from(u16::from_be(port)).wrapping_sub(self.word(global::SNAT_REPLY_FIRST));
+        above < self.word(global::SNAT_REPLY_COUNT)
     }
 
     /// Whether the node decapsulates packets in IP.
@@ -148,7 +148,7 @@ fn places() -> impl Iterator<Item = (&'static str, usize, usize)> {
 }
 
 /// The names of all load-time constants.
-const NAMES: [&str; 20] = [
+const NAMES: [&str; 22] = [
     global::FLOW_LIMITS,
     global::MARK_VALUE,
     global::MARK_MASK,
@@ -156,6 +156,8 @@ const NAMES: [&str; 20] = [
     global::TC_DECAP_FLAGS,
     global::SNAT_PORT_FIRST,
     global::SNAT_PORT_COUNT,
+    global::SNAT_REPLY_FIRST,
+    global::SNAT_REPLY_COUNT,
     global::FIB_SOURCE,
     global::DSR_FOU,
     global::DSR_TAKES,

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::time::Duration;
 
 use aya::maps::{MapData, MapType};
 
@@ -22,6 +23,7 @@ pub struct RawMap {
     /// Bytes that the kernel copies for one entry: those of all CPUs in a per-CPU map.
     value_bytes: usize,
     entries: u32,
+    is_array: bool,
 }
 
 /// The part of `union bpf_attr` for one element.
@@ -41,7 +43,9 @@ impl RawMap {
         let info = map.info().map_err(failed)?;
         let bytes = |size: u32| usize::try_from(size).unwrap_or(0);
         let value = bytes(info.value_size());
-        let value_bytes = match info.map_type().map_err(failed)? {
+        let kind = info.map_type().map_err(failed)?;
+        let is_array = matches!(kind, MapType::Array | MapType::PerCpuArray);
+        let value_bytes = match kind {
             MapType::PerCpuArray | MapType::PerCpuHash | MapType::LruPerCpuHash => {
                 value.next_multiple_of(size_of::<u64>()) * aya::util::nr_cpus().unwrap_or(1)
             }
@@ -50,7 +54,7 @@ impl RawMap {
         let fd = map.fd().as_fd().try_clone_to_owned();
         let fd = fd.map_err(|error| OpenError::RawMap { map: name.to_owned(), error })?;
         let (key_bytes, entries) = (bytes(info.key_size()), info.max_entries());
-        Ok(Self { name: name.to_owned(), fd, key_bytes, value_bytes, entries })
+        Ok(Self { name: name.to_owned(), fd, key_bytes, value_bytes, entries, is_array })
     }
 
     /// Returns the number of entries it has room for.
@@ -68,11 +72,32 @@ impl RawMap {
     /// Writes the entry of `key` as another map has it, or removes it if that map has none.
     pub fn copy(&self, from: &Self, key: &[u8]) -> Result<(), OpenError> {
         match from.get(key)? {
-            Some(value) if value.len() == self.value_bytes => {
-                self.call(MAP_UPDATE_ELEM, key, value.as_ptr() as u64).map(drop)
-            }
+            Some(value) if value.len() == self.value_bytes => self.insert(key, &value),
             Some(_) => Err(self.failed(io::ErrorKind::InvalidData.into())),
             None => self.remove(key),
+        }
+    }
+
+    /// Writes an entry.
+    ///
+    /// The kernel may lack memory for a moment: a map that takes it on demand has only a little at hand.
+    pub fn insert(&self, key: &[u8], value: &[u8]) -> Result<(), OpenError> {
+        const TRIES: usize = 20;
+        const PAUSE: Duration = Duration::from_millis(1);
+        if value.len() != self.value_bytes {
+            return Err(self.failed(io::ErrorKind::InvalidInput.into()));
+        }
+        let mut tries = 1..TRIES;
+        loop {
+            match self.call(MAP_UPDATE_ELEM, key, value.as_ptr() as u64) {
+                Err(OpenError::RawMap { error, .. })
+                    if matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::EAGAIN | libc::EBUSY))
+                        && tries.next().is_some() =>
+                {
+                    std::thread::sleep(PAUSE);
+                }
+                result => return result.map(drop),
+            }
         }
     }
 
@@ -80,6 +105,24 @@ impl RawMap {
     pub fn copy_array(&self, from: &Self) -> Result<(), OpenError> {
         for index in 0..self.entries.min(from.entries) {
             self.copy(from, &index.to_ne_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// Copies all entries of a map. Entries that programs write meanwhile may be missed.
+    pub fn copy_all(&self, from: &Self) -> Result<(), OpenError> {
+        if from.is_array {
+            return self.copy_array(from);
+        }
+        let mut key = vec![0; from.key_bytes];
+        let mut next = vec![0; from.key_bytes];
+        let mut found = from.call_with(MAP_GET_NEXT_KEY, 0, next.as_mut_ptr() as u64)?;
+        // A removed key lets the walk begin anew.
+        let mut steps = 0..u64::from(from.entries) * 4;
+        while found && steps.next().is_some() {
+            std::mem::swap(&mut key, &mut next);
+            self.copy(from, &key)?;
+            found = from.call_with(MAP_GET_NEXT_KEY, key.as_ptr() as u64, next.as_mut_ptr() as u64)?;
         }
         Ok(())
     }
@@ -93,7 +136,8 @@ impl RawMap {
         Ok(())
     }
 
-    fn remove(&self, key: &[u8]) -> Result<(), OpenError> {
+    /// Removes the entry of a key, if there is one.
+    pub fn remove(&self, key: &[u8]) -> Result<(), OpenError> {
         self.call(MAP_DELETE_ELEM, key, 0).map(drop)
     }
 

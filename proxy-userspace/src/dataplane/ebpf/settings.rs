@@ -228,7 +228,7 @@ impl Sockets {
     }
 }
 
-/// Entries each map has room for. A pinned map keeps the size it was made with.
+/// Entries each map has room for. An agent that needs others replaces the pinned maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
     /// Service ids: two for each service port and family at most (SERVICES, NAMES, SERVICE_STATS).
@@ -262,7 +262,7 @@ impl Default for Sizes {
             services: 1 << 16,
             hints: 1 << 16,
             frontends: 1 << 16,
-            backends: 1 << 18,
+            backends: 1 << 16,
             slots: 1 << 20,
             nodes: 1 << 13,
             flows: 1 << 18,
@@ -292,6 +292,15 @@ impl Sizes {
                 least.source_ranges,
             ),
             ..least
+        }
+    }
+
+    /// Returns these sizes with small tables of sockets if no hook writes them.
+    #[must_use]
+    pub const fn for_sockets(self, lb: SocketLb) -> Self {
+        match lb {
+            SocketLb::Off => Self { sockets: 1 << 10, ..self },
+            SocketLb::All | SocketLb::Host => self,
         }
     }
 }

@@ -24,6 +24,9 @@ struct Shape {
     flags: u32,
 }
 
+/// Flag of a map that takes memory for an entry when the entry comes.
+const BPF_F_NO_PREALLOC: u32 = 1;
+
 /// Names of `enum bpf_map_type` as in bpftool: the types in our object and other common ones.
 const KINDS: [(u32, &str); 14] = [
     (1, "hash"),
@@ -41,6 +44,17 @@ const KINDS: [(u32, &str); 14] = [
     (22, "queue"),
     (27, "ringbuf"),
 ];
+
+impl Shape {
+    /// Whether a map of another shape takes the place of this one with all its entries: hash maps of former
+    /// layouts evicted entries, or had memory for all of them.
+    fn is_replaced_by(self, wanted: Self) -> bool {
+        const HASHES: [u32; 2] = [1, 9];
+        let are_hashes = HASHES.contains(&self.kind) && HASHES.contains(&wanted.kind);
+        let has_same_flags = self.flags | BPF_F_NO_PREALLOC == wanted.flags | BPF_F_NO_PREALLOC;
+        are_hashes && has_same_flags && (self.key, self.value) == (wanted.key, wanted.value)
+    }
+}
 
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -96,5 +110,13 @@ fn check_pin(path: &Path, wanted: Shape) -> Result<(), OpenError> {
         value: info.value_size(),
         flags: info.map_flags(),
     };
-    if found == wanted { Ok(()) } else { foreign(found.to_string()) }
+    if found == wanted || found.is_replaced_by(wanted) { Ok(()) } else { foreign(found.to_string()) }
+}
+
+/// Returns whether a pinned map is of the kind that the object has by that name: false for one that an agent
+/// of an earlier layout left, and that [`Resize`](super::resize::Resize) replaces.
+pub fn is_of_our_kind(pin: &MapInfo, object: &Object, name: &str) -> bool {
+    object.maps.get(name).is_none_or(|map| {
+        pin.map_type().is_ok_and(|kind| kind as u32 == map.map_type()) && pin.map_flags() == map.map_flags()
+    })
 }

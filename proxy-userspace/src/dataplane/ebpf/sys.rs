@@ -230,6 +230,18 @@ pub fn tcx_programs(device: u32, side: u32) -> io::Result<Vec<u32>> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor(u32);
 
+impl Cursor {
+    /// Returns the position of a bucket.
+    pub const fn at(bucket: u32) -> Self {
+        Self(bucket)
+    }
+
+    /// Returns the bucket of the position.
+    pub const fn bucket(self) -> u32 {
+        self.0
+    }
+}
+
 /// Fills `keys` and `values` with entries of a hash map, from `cursor` or from the start. Returns
 /// the number of entries and the next position; `None` at the end.
 ///

@@ -138,8 +138,10 @@ impl Catalogue {
         }
     }
 
-    /// Reports the new problems of a file.
-    fn report(&mut self, file: &Arc<Path>, problems: Vec<Problem>) {
+    /// Reports the new problems of a file, each once: an object may be in it a hundred times.
+    fn report(&mut self, file: &Arc<Path>, mut problems: Vec<Problem>) {
+        let mut seen = BTreeSet::new();
+        problems.retain(|problem| seen.insert(problem.clone()));
         let state = self.files.entry(file.clone()).or_default();
         let fresh = problems.iter().filter(|problem| !state.problems.contains(problem)).cloned();
         self.events.extend(fresh.map(SourceEvent::Problem));

@@ -42,6 +42,9 @@ pub(super) enum Failure {
     /// Status 410 again and again, after a new listing each time.
     #[error("says of each listing of {} that it is too old to go on with (410 Gone)", resource(*.0))]
     Expiring(Kind),
+    /// The server does not have the version of the last watch: it lags, or its state is older.
+    #[error("has an older state than before, as after a restore from a backup ({message})")]
+    Older { message: String, retry_after: Option<Duration> },
     /// Another status that is the server's fault.
     #[error("answers {status}{}", said(.message))]
     Unable { status: StatusCode, message: String, retry_after: Option<Duration> },
@@ -75,6 +78,11 @@ impl Failure {
         Self::Garbled(error.to_string())
     }
 
+    /// Returns the failure of a server that has `version` after it had `former`.
+    pub fn older(version: &str, former: &str) -> Self {
+        Self::Older { message: format!("version {version} after {former}"), retry_after: None }
+    }
+
     /// Returns the failure of a request without an answer.
     pub fn before_answer(error: &kube::Error) -> Self {
         if let kube::Error::Auth(error) = error {
@@ -100,7 +108,7 @@ impl Failure {
     /// Returns the wait that the server asks for.
     pub const fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::Unable { retry_after, .. } => *retry_after,
+            Self::Unable { retry_after, .. } | Self::Older { retry_after, .. } => *retry_after,
             _ => None,
         }
     }

@@ -11,19 +11,20 @@ use tokio::time::{Instant, sleep_until};
 use tracing::debug;
 
 use super::decode::{Undecodable, decode, identify};
+use super::doubts::{Doubts, is_older};
 use super::failure::Failure;
 use super::known::Known;
 use super::link::{Lines, Link, refusal};
 use super::pause::Pause;
 use super::progress::Progress;
-use super::query::Query;
+use super::query::{HttpRequest, Query};
 use super::report::{Reports, problem};
 use super::wire::{Bookmark, Event, EventType, Page, parse};
 use super::{KubernetesSettings, Timing};
 use crate::source::{Batch, Change, Kind, ObjectKey, Severity, SourceEvent};
 
 /// Failed attempts at a watch before a new listing. The server may never know the version again, as
-/// after a restored backup.
+/// after a restore from a backup.
 pub(super) const VERSION_ATTEMPTS: u32 = 5;
 /// Expired versions in a row that are worth a log line. A single one is normal.
 pub(super) const EXPIRIES: u32 = 4;
@@ -39,6 +40,15 @@ pub(super) struct Output {
     pub progress: Arc<Progress>,
     /// The back-off of all kinds.
     pub pause: Arc<Pause>,
+    /// The doubts about the versions of all kinds.
+    pub doubts: Doubts,
+}
+
+/// Whether the server is known to have a version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Confirmation {
+    Given,
+    Missing,
 }
 
 /// The task that follows one kind.
@@ -52,6 +62,14 @@ pub(super) struct Follower {
     known: Known,
     /// The version to watch from; `None` = a listing is due or under way.
     version: Option<String>,
+    /// The version before the present listing.
+    former: Option<String>,
+    /// Whether the server is known to have the version. A lost connection may lead to another state.
+    confirmation: Confirmation,
+    /// Requests in a row in which the server did not have the version.
+    refusals: u32,
+    /// The time of the last request for a watch.
+    opened: Instant,
     /// Attempts in a row to watch from it that the server could not answer.
     attempts: u32,
     /// Versions in a row that had expired.
@@ -83,12 +101,16 @@ impl Follower {
         Self {
             kind,
             link: Link { client, idle: timing.idle },
-            query: Query::new(kind, settings.service_proxy_name.as_deref()),
+            query: Query::new(kind, settings.service_proxy_name.as_deref(), timing.watch),
             own_node: settings.node_name.clone(),
             timing,
             output,
             known: Known::of(kind),
             version: None,
+            former: None,
+            confirmation: Confirmation::Missing,
+            refusals: 0,
+            opened: Instant::now(),
             attempts: 0,
             expiries: 0,
             streams: true,
@@ -131,13 +153,58 @@ impl Follower {
     /// at once.
     async fn session(&mut self) -> Result<(), Failure> {
         self.working = false;
-        let Some(version) = &self.version else {
+        if self.output.doubts.take() {
+            self.doubt();
+        }
+        let Some(version) = self.version.clone() else {
             self.known.begin();
             self.listing = self.listing.wrapping_add(1);
             return self.list().await;
         };
-        let lines = self.link.open(self.query.watch(version)?, self.kind, "watch").await?;
+        if self.confirmation == Confirmation::Missing {
+            self.confirm(&version).await?;
+        }
+        let lines = self.open_watch(self.query.watch(&version)?).await?;
         self.read(lines).await
+    }
+
+    /// Asks whether the server has the version.
+    ///
+    /// A server with an older state would be silent about a watch from a version of its future.
+    async fn confirm(&mut self, version: &str) -> Result<(), Failure> {
+        match self.link.get(self.query.confirm(version)?, self.kind, "list").await {
+            Ok(body) => {
+                let page: Page<'_> = parse(&body)?;
+                if is_older(&page.metadata.resource_version, version) {
+                    return Err(Failure::older(&page.metadata.resource_version, version));
+                }
+            }
+            Err(failure @ Failure::Refused { .. }) => {
+                debug!(kind = %self.kind, error = %failure, "the server does not tell whether it has a version");
+            }
+            Err(failure) => return Err(failure),
+        }
+        self.refusals = 0;
+        Ok(())
+    }
+
+    async fn open_watch(&mut self, request: HttpRequest) -> Result<Lines, Failure> {
+        self.confirmation = Confirmation::Missing;
+        self.opened = Instant::now();
+        self.link.open(request, self.kind, "watch").await
+    }
+
+    /// Forgets the version, so that the next session is a listing.
+    fn list_again(&mut self) {
+        self.former = self.version.take().or(self.former.take());
+    }
+
+    /// Takes each version for doubtful: everything is listed again, and counts as changed.
+    fn doubt(&mut self) {
+        self.version = None;
+        self.former = None;
+        self.refusals = 0;
+        self.known.doubt();
     }
 
     /// Decides how the next session begins, and reports the failure.
@@ -145,7 +212,7 @@ impl Follower {
         let is_listing = self.version.is_none();
         match failure {
             Failure::Gone(kind) => {
-                self.version = None;
+                self.list_again();
                 self.expiries += 1;
                 if self.expiries >= EXPIRIES {
                     self.report_failure(&Failure::Expiring(*kind)).await;
@@ -158,11 +225,20 @@ impl Follower {
             // This says nothing about the version, and a new listing would add to the server's
             // load.
             Failure::Unable { status, .. } if matches!(status.as_u16(), 429 | 502 | 503) => {}
-            Failure::Refused { .. } => self.version = None,
+            Failure::Older { .. } => {
+                self.refusals += 1;
+                // One of several servers may only lag.
+                if self.refusals < VERSION_ATTEMPTS || !self.output.doubts.raise() {
+                    return;
+                }
+                // The server answers, so no kind need wait.
+                self.output.pause.end();
+            }
+            Failure::Refused { .. } => self.list_again(),
             Failure::Unable { .. } | Failure::Garbled(_) => {
                 self.attempts += 1;
                 if self.attempts >= VERSION_ATTEMPTS {
-                    self.version = None;
+                    self.list_again();
                     self.attempts = 0;
                 }
             }
@@ -179,7 +255,7 @@ impl Follower {
 
     async fn list(&mut self) -> Result<(), Failure> {
         if self.streams {
-            match self.link.open(self.query.stream()?, self.kind, "watch").await {
+            match self.open_watch(self.query.stream()?).await {
                 Ok(lines) => return self.read(lines).await,
                 Err(failure @ Failure::Refused { .. }) => {
                     debug!(kind = %self.kind, error = %failure, "listing as a watch refused; listing in pages");
@@ -201,6 +277,7 @@ impl Follower {
             continue_token = page.metadata.continue_token.filter(|token| !token.is_empty());
             if continue_token.is_none() {
                 self.finish(page.metadata.resource_version);
+                self.confirmation = Confirmation::Given;
                 return Ok(());
             }
         }
@@ -213,6 +290,8 @@ impl Follower {
         loop {
             let next = tokio::select! {
                 biased;
+                // The next session lists everything again.
+                () = self.output.doubts.raised() => return Ok(()),
                 () = sleep_until(working_at), if !self.working && self.version.is_some() => {
                     self.set_working();
                     self.send_batch().await;
@@ -237,6 +316,10 @@ impl Follower {
                 Ok(None) => Failure::Ended,
                 Err(failure) => failure,
             };
+            // The server ends a watch at this age. An earlier end may be that of the server.
+            if failure == Failure::Ended && self.opened.elapsed() >= self.timing.watch {
+                self.confirmation = Confirmation::Given;
+            }
             if self.version.is_some() && Instant::now() >= working_at {
                 self.set_working();
                 // Watches end: by the server's clock, by its restart, or by a broken connection.
@@ -336,7 +419,15 @@ impl Follower {
         for key in unread.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
             self.clear_unread(&key);
         }
+        let former = self.former.take().filter(|former| is_older(&version, former));
         self.version = Some(version);
+        if let (Some(former), Some(version)) = (former, &self.version)
+            && self.output.doubts.raise()
+        {
+            let problem = self.output.reports.failed(self.kind, &Failure::older(version, &former));
+            self.batch.extend(problem.map(SourceEvent::Problem));
+            return;
+        }
         // A whole listing is no success if its version has expired each time.
         if self.expiries < EXPIRIES {
             self.recover();

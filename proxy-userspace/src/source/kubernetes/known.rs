@@ -14,6 +14,8 @@ pub(super) struct Known {
     objects: HashMap<Box<str>, Entry>,
     /// The number of the present or last listing.
     listing: u32,
+    /// Whether equal versions may be of different contents, until a listing has ended.
+    doubted: bool,
     hasher: RandomState,
 }
 
@@ -26,7 +28,13 @@ struct Entry {
 
 impl Known {
     pub fn of(kind: Kind) -> Self {
-        Self { kind, objects: HashMap::new(), listing: 0, hasher: RandomState::new() }
+        Self { kind, objects: HashMap::new(), listing: 0, doubted: false, hasher: RandomState::new() }
+    }
+
+    /// Doubts all versions: the server may have given them out twice. The next listing counts each
+    /// of its objects as changed.
+    pub fn doubt(&mut self) {
+        self.doubted = true;
     }
 
     /// Begins a listing. Objects that are not in it are gone at its end.
@@ -39,7 +47,7 @@ impl Known {
         let uid = self.hasher.hash_one(&identity.uid);
         let entry = Entry { uid, version: identity.version, listing: self.listing };
         let old = self.objects.insert(name(&identity.key), entry);
-        old.is_none_or(|old| (old.uid, old.version) != (uid, identity.version))
+        self.doubted || old.is_none_or(|old| (old.uid, old.version) != (uid, identity.version))
     }
 
     /// Records an unreadable object. Its last readable version stays.
@@ -65,6 +73,7 @@ impl Known {
 
     /// Ends a listing. Removes the objects that were not in it, and returns them, sorted.
     pub fn end(&mut self) -> Vec<ObjectKey> {
+        self.doubted = false;
         let gone = self.objects.extract_if(|_, entry| entry.listing != self.listing);
         let mut gone: Vec<ObjectKey> = gone.map(|(name, _)| key(self.kind, &name)).collect();
         gone.sort_unstable();

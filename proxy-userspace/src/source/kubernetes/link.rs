@@ -130,6 +130,7 @@ pub(super) fn refusal(
     let asked = read.as_ref().and_then(|status| status.details.as_ref()?.retry_after_seconds.into());
     let retry_after = retry_after.or(asked.filter(|s| *s > 0).map(|s| Duration::from_secs(u64::from(s))));
     let retry_after = retry_after.map(|wait| wait.min(LONGEST_RETRY_AFTER));
+    let is_older = read.as_ref().is_some_and(names_older);
     let message = match read {
         Some(status) => status.message,
         None => String::from_utf8_lossy(body).lines().next().unwrap_or_default().chars().take(200).collect(),
@@ -138,12 +139,20 @@ pub(super) fn refusal(
         StatusCode::UNAUTHORIZED => Failure::Unauthorized,
         StatusCode::FORBIDDEN => Failure::Forbidden { verb, kind, message },
         StatusCode::GONE => Failure::Gone(kind),
+        StatusCode::GATEWAY_TIMEOUT if is_older => Failure::Older { message, retry_after },
         StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT => {
             Failure::Unable { status, message, retry_after }
         }
         _ if status.is_client_error() => Failure::Refused { verb, kind, status, message },
         _ => Failure::Unable { status, message, retry_after },
     }
+}
+
+/// Returns whether a status says that the server does not have a version yet.
+fn names_older(status: &Status) -> bool {
+    const CAUSE: &str = "ResourceVersionTooLarge";
+    let mut causes = status.details.iter().flat_map(|details| &details.causes);
+    causes.any(|cause| cause.reason == CAUSE)
 }
 
 /// Parses the header in seconds. For a date the agent's own back-off is enough.

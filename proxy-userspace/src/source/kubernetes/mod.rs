@@ -5,12 +5,16 @@
 //! server has dropped that version. Then the kind is listed again, and only the changes are sent:
 //! the last state stays until then.
 //!
+//! Before a watch continues after a broken connection, the server is asked whether it has the
+//! version. A server that was restored from a backup does not, and would be silent for ever.
+//!
 //! kube provides requests and connections. Its `watcher` is not used, for three reasons. It asks
 //! again at once and for ever if a server ends each watch without an error. It ignores Retry-After.
 //! One unreadable object ends its listing.
 
 mod connect;
 mod decode;
+mod doubts;
 mod failure;
 mod follow;
 mod known;
@@ -35,6 +39,7 @@ use futures_util::future::join_all;
 use tokio::sync::mpsc::Sender;
 
 pub use self::connect::{Connection, connect};
+use self::doubts::Doubts;
 pub use self::failure::explain_refusal;
 use self::follow::Follower;
 use self::pause::Pause;
@@ -59,6 +64,8 @@ pub struct KubernetesSettings {
 struct Timing {
     /// Silence after which a server counts as hanging.
     idle: Duration,
+    /// Age at which the server ends a watch, so that clients spread over its instances again.
+    watch: Duration,
     /// Age at which a watch counts as working.
     working: Duration,
     /// The first and the longest wait before another attempt; a random share is added.
@@ -70,6 +77,7 @@ impl Timing {
         // Bookmarks come every minute. If a quiet server sends none, a watch is begun again without
         // need.
         idle: Duration::from_secs(90),
+        watch: Duration::from_secs(290),
         working: Duration::from_secs(1),
         // As in client-go's reflector.
         backoff: (Duration::from_millis(800), Duration::from_secs(30)),
@@ -103,12 +111,14 @@ async fn follow_all(
     let reports = Arc::new(reports);
     let progress = Arc::new(Progress::of(KINDS.len()));
     let pause = Arc::new(Pause::new(timing.backoff));
+    let doubts = Doubts::default();
     let followers = KINDS.map(|kind| {
         let output = follow::Output {
             events: events.clone(),
             reports: reports.clone(),
             progress: progress.clone(),
             pause: pause.clone(),
+            doubts: doubts.clone(),
         };
         Follower::new(kind, connection.client.clone(), settings, timing, output).run()
     });

@@ -1,9 +1,11 @@
 //! The requests to the API server.
 
+use std::time::Duration;
+
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::Resource;
-use kube::api::{ListParams, WatchParams};
+use kube::api::{ListParams, VersionMatch, WatchParams};
 use kube::client::Body;
 use kube::core::Request;
 
@@ -12,14 +14,14 @@ use crate::source::Kind;
 
 /// Objects in one page of a listing, as in client-go: two to four megabytes of EndpointSlices.
 const PAGE: u32 = 500;
-/// Age at which the server ends a watch, so that clients spread over its instances again.
-const WATCH_SECONDS: u32 = 290;
 
 /// The lists and watches of one kind.
 #[derive(Debug)]
 pub(super) struct Query {
     request: Request,
     selector: Option<String>,
+    /// Age in seconds at which the server ends a watch.
+    watch_seconds: u32,
 }
 
 pub(super) type HttpRequest = http::Request<Body>;
@@ -30,7 +32,7 @@ impl Query {
     ///
     /// With a proxy's name, slices without that label are selected, too: the API server's own slice
     /// has none, and its addresses must be known, so that no Service takes them.
-    pub fn new(kind: Kind, service_proxy_name: Option<&str>) -> Self {
+    pub fn new(kind: Kind, service_proxy_name: Option<&str>, watch: Duration) -> Self {
         const NOT_HEADLESS: &str = "!service.kubernetes.io/headless";
         let path = match kind {
             Kind::Service => Service::url_path(&(), None),
@@ -49,7 +51,8 @@ impl Query {
             // headless.
             Kind::Service => Some(proxy),
         };
-        Self { request: Request::new(path), selector }
+        let watch_seconds = u32::try_from(watch.as_secs()).unwrap_or(u32::MAX);
+        Self { request: Request::new(path), selector, watch_seconds }
     }
 
     /// Requests a listing as the begin of a watch.
@@ -70,13 +73,29 @@ impl Query {
             continue_token,
             ..ListParams::default()
         };
-        Ok(self.request.list(&parameters).map_err(|error| Failure::request(&error))?.map(Body::from))
+        self.list(&parameters)
+    }
+
+    /// Asks whether the server has a version.
+    ///
+    /// One object is the cheapest answer. Without a selector the server need not look for it.
+    pub fn confirm(&self, version: &str) -> Result<HttpRequest, Failure> {
+        self.list(&ListParams {
+            limit: Some(1),
+            resource_version: Some(version.to_owned()),
+            version_match: Some(VersionMatch::NotOlderThan),
+            ..ListParams::default()
+        })
+    }
+
+    fn list(&self, parameters: &ListParams) -> Result<HttpRequest, Failure> {
+        Ok(self.request.list(parameters).map_err(|error| Failure::request(&error))?.map(Body::from))
     }
 
     fn watch_with(&self, version: &str, send_initial_events: bool) -> Result<HttpRequest, Failure> {
         let parameters = WatchParams {
             label_selector: self.selector.clone(),
-            timeout: Some(WATCH_SECONDS),
+            timeout: Some(self.watch_seconds),
             bookmarks: true,
             send_initial_events,
             ..WatchParams::default()

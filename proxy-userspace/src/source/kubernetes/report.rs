@@ -59,7 +59,11 @@ impl Reports {
             Failure::Unreachable(_) | Failure::Silent(_) => self.hint.unwrap_or_default(),
             _ => "",
         };
-        format!("the API server at {} {failure}{hint}; known objects stay in use; tried again", self.server)
+        let next = match failure {
+            Failure::Older { .. } => "everything is listed again",
+            _ => "tried again",
+        };
+        format!("the API server at {} {failure}{hint}; known objects stay in use; {next}", self.server)
     }
 }
 

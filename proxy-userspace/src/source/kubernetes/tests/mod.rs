@@ -3,6 +3,7 @@
 mod configuration;
 mod listing;
 mod objects;
+mod older;
 mod outage;
 mod server;
 mod trouble;
@@ -21,6 +22,7 @@ use crate::source::{Change, Listing, Signs, SourceEvent};
 /// No step takes this long, unless a test says so. A new attempt comes almost at once.
 const TIMING: Timing = Timing {
     idle: BOUND,
+    watch: Duration::from_secs(290),
     working: Duration::ZERO,
     backoff: (Duration::from_millis(1), Duration::from_millis(10)),
 };
@@ -60,7 +62,7 @@ impl Bench {
         let nodes = bench.server.asked(Kind::Node).await.list(&[], "10").await;
         let services = bench.server.asked(Kind::Service).await.list(services, "10").await;
         while bench.next().await != "listed" {}
-        (bench, Watches { services, slices, _nodes: nodes })
+        (bench, Watches { services, slices, nodes })
     }
 
     /// Returns the next batch as text, one event a line.
@@ -80,7 +82,7 @@ impl Drop for Bench {
 struct Watches {
     services: Stream,
     slices: Stream,
-    _nodes: Stream,
+    nodes: Stream,
 }
 
 fn words(event: &SourceEvent) -> String {

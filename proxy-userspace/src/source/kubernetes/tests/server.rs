@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -22,6 +23,8 @@ pub(super) const BOUND: Duration = Duration::from_secs(20);
 pub(super) struct Server {
     pub address: SocketAddr,
     requests: HashMap<Kind, UnboundedReceiver<Request>>,
+    /// Answers whether the server has a version, without the test.
+    pub versions: Versions,
     accepting: JoinHandle<()>,
 }
 
@@ -40,7 +43,9 @@ impl Server {
             senders.insert(kind, sender);
             requests.insert(kind, receiver);
         }
-        Self { address, requests, accepting: tokio::spawn(accept(listener, senders)) }
+        let versions = Versions::default();
+        let accepting = tokio::spawn(accept(listener, senders, versions.clone()));
+        Self { address, requests, versions, accepting }
     }
 
     /// Waits for the next request for this kind.
@@ -58,10 +63,10 @@ impl Server {
     }
 }
 
-async fn accept(listener: TcpListener, senders: HashMap<Kind, UnboundedSender<Request>>) {
+async fn accept(listener: TcpListener, senders: HashMap<Kind, UnboundedSender<Request>>, versions: Versions) {
     loop {
         let (socket, _) = listener.accept().await.unwrap();
-        let senders = senders.clone();
+        let (senders, versions) = (senders.clone(), versions.clone());
         tokio::spawn(async move {
             let Some(request) = Request::read(socket).await else { return };
             let kind = match request.path.as_str() {
@@ -70,8 +75,84 @@ async fn accept(listener: TcpListener, senders: HashMap<Kind, UnboundedSender<Re
                 "/api/v1/nodes" => Kind::Node,
                 other => panic!("{other} was asked for"),
             };
+            if request.says("limit") == "1" {
+                return versions.answer(kind, request).await;
+            }
             let _ = senders[&kind].send(request);
         });
+    }
+}
+
+/// The versions that the server has, and the questions for them. At first it has all.
+#[derive(Clone, Default)]
+pub(super) struct Versions(Arc<Mutex<Asked>>);
+
+#[derive(Default)]
+struct Asked {
+    newest: Option<u64>,
+    /// Refusals that are left, if the server only lags.
+    lags: Option<u32>,
+    /// Whether the question itself is refused.
+    is_unknown: bool,
+    questions: HashMap<Kind, u32>,
+}
+
+impl Versions {
+    /// Sets the newest version.
+    pub fn set_newest(&self, version: u64) {
+        *self.0.lock().unwrap() = Asked { newest: Some(version), ..Asked::default() };
+    }
+
+    /// Refuses the next questions, and has all versions then.
+    pub fn lag(&self, refusals: u32) {
+        *self.0.lock().unwrap() = Asked { newest: Some(0), lags: Some(refusals), ..Asked::default() };
+    }
+
+    /// Refuses the question itself.
+    pub fn refuse(&self) {
+        *self.0.lock().unwrap() = Asked { is_unknown: true, ..Asked::default() };
+    }
+
+    /// Returns the number of questions for a kind, since the last change.
+    pub fn questions(&self, kind: Kind) -> u32 {
+        self.0.lock().unwrap().questions.get(&kind).copied().unwrap_or_default()
+    }
+
+    async fn answer(&self, kind: Kind, request: Request) {
+        assert_eq!(
+            (request.says("resourceVersionMatch"), request.says("labelSelector")),
+            ("NotOlderThan", "")
+        );
+        let wanted = request.says("resourceVersion").parse().unwrap();
+        if self.0.lock().unwrap().is_unknown {
+            return request.answer("400 Bad Request", "", "{}").await;
+        }
+        match self.refusal(kind, wanted) {
+            None => {
+                let page = json!({ "metadata": { "resourceVersion": wanted.to_string() }, "items": [] });
+                request.answer("200 OK", "", &page.to_string()).await;
+            }
+            Some(newest) => {
+                let message = format!("Too large resource version: {wanted}, current: {newest}");
+                let causes =
+                    [json!({ "reason": "ResourceVersionTooLarge", "message": "Too large resource version" })];
+                let status = json!({
+                    "kind": "Status", "code": 504, "reason": "Timeout", "message": format!("Timeout: {message}"),
+                    "details": { "causes": causes },
+                });
+                request.answer("504 Gateway Timeout", "", &status.to_string()).await;
+            }
+        }
+    }
+
+    /// Returns the newest version, if it is older than the wanted one.
+    fn refusal(&self, kind: Kind, wanted: u64) -> Option<u64> {
+        let mut asked = self.0.lock().unwrap();
+        *asked.questions.entry(kind).or_default() += 1;
+        if let Some(left) = asked.lags {
+            asked.lags = Some(left.checked_sub(1)?);
+        }
+        asked.newest.filter(|newest| *newest < wanted)
     }
 }
 

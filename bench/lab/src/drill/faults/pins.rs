@@ -1,0 +1,121 @@
+//! Faults of the pins: programs and maps are gone, as after a reboot, or lose their names.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::drill::fault::{Allowance, Bound, Fault, Loss, Mend};
+use crate::drill::ground::Ground;
+use crate::drill::way::Way;
+
+/// The director of most ways.
+const NODE: u8 = 1;
+
+/// The ways with director, client or backend on node 1: all.
+const THROUGH_NODE_1: &[Way] = &Way::ALL;
+const LOADING: &str = "an agent that finds no programs loads them first, which takes ten seconds on two processors; \
+                       TCP doubles its pause with each repetition";
+/// Losses while node 1 has no programs, or programs without their parts.
+const WITHOUT_PROGRAMS: &[Allowance] = &[
+    Allowance {
+        loss: Loss::Cut,
+        ways: THROUGH_NODE_1,
+        backend: None,
+        bound: Bound::Most(60),
+        because: "a pod's answer leaves node 1 with the pod's own address meanwhile, and its receiver refuses it",
+    },
+    Allowance {
+        loss: Loss::Wrong,
+        ways: THROUGH_NODE_1,
+        backend: None,
+        bound: Bound::Most(14),
+        because: "node 1 has forgotten the streams of datagrams, and chooses backends for them anew",
+    },
+    at_node_1(Loss::Failed, Bound::PerSecond(140)),
+    at_node_1(Loss::Lost, Bound::PerSecond(560)),
+];
+
+const fn at_node_1(loss: Loss, bound: Bound) -> Allowance {
+    let because = "node 1 serves nothing until the agent has loaded the programs anew";
+    Allowance { loss, ways: THROUGH_NODE_1, backend: None, bound, because }
+}
+
+/// The faults of this file.
+pub(super) const FAULTS: &[Fault] = &[
+    Fault::new(
+        "pins-lost",
+        "The pins of the maps and programs of node 1 are removed while its agent runs. Then the agent is killed, \
+         and started again.",
+        lose_pins,
+    )
+    .allowing(WITHOUT_PROGRAMS)
+    .right_after(60, LOADING),
+    Fault::new(
+        "director-emptied",
+        "Node 1 loses its programs and maps, as after a reboot, and its agent is started again.",
+        empty,
+    )
+    .allowing(WITHOUT_PROGRAMS)
+    .right_after(60, LOADING),
+];
+
+fn lose_pins(ground: &mut Ground) -> Result<Mend> {
+    let root = root(ground)?;
+    for entry in fs::read_dir(&root)? {
+        let entry = entry?;
+        if entry.file_name() == "links" {
+            continue;
+        }
+        if entry.file_type()?.is_dir() {
+            fs::remove_dir_all(entry.path())?;
+        } else {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    ground.kill_agents(&[NODE])?;
+    Ok(Box::new(load_anew))
+}
+
+fn empty(ground: &mut Ground) -> Result<Mend> {
+    ground.kill_agents(&[NODE])?;
+    let bpffs = ground.cluster().proxy(NODE)?.bpffs();
+    for entry in fs::read_dir(bpffs)? {
+        fs::remove_dir_all(entry?.path())?;
+    }
+    Ok(Box::new(load_anew))
+}
+
+/// Starts the agent of node 1, and waits until it serves.
+fn load_anew(ground: &mut Ground) -> Result<()> {
+    ground.start_agents(&[NODE])?;
+    ground.wait_until_followed().map(drop)
+}
+
+/// Returns the directory of the pins of node 1: that of the one layout below `millrace`.
+pub(super) fn root(ground: &Ground) -> Result<PathBuf> {
+    let directory = ground.cluster().proxy(NODE)?.bpffs().join("millrace");
+    only_entry(&directory).with_context(|| format!("the pins in {}", directory.display()))
+}
+
+fn only_entry(directory: &Path) -> Result<PathBuf> {
+    let entries: Vec<PathBuf> =
+        fs::read_dir(directory)?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+    let layouts: Vec<PathBuf> = entries.into_iter().filter(|path| path.join("links").is_dir()).collect();
+    ensure!(layouts.len() == 1, "{layouts:?} is not one layout");
+    layouts.into_iter().next().context("no layout")
+}
+
+/// Returns the pins of the links of a device of node 1, by its index.
+pub(super) fn links_of(ground: &Ground, index: u32) -> Result<Vec<PathBuf>> {
+    let suffix = format!("-{index}");
+    let mut links = Vec::new();
+    for entry in fs::read_dir(root(ground)?.join("links"))? {
+        let path = entry?.path();
+        if path.to_string_lossy().ends_with(&suffix) {
+            links.push(path);
+        }
+    }
+    ensure!(!links.is_empty(), "node {NODE} has no links of device {index}");
+    Ok(links)
+}

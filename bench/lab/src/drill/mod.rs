@@ -1,0 +1,103 @@
+//! The drill: faults, played one after another on running traffic, and a table of what each cost.
+//!
+//! - [`way`](Way): the ways of forwarding that the traffic takes.
+//! - [`Ground`]: the cluster. A fault changes it.
+//! - [`Fault`]: its name, its play, its repair, and the losses that it may cause.
+//! - `traffic` and `ledger`: the traffic, and the record of its trouble.
+//! - `play`: one fault on running traffic, and the comparison of its losses with the allowed ones.
+//! - `report`: the table.
+
+mod fault;
+mod faults;
+mod ground;
+mod ledger;
+mod play;
+mod report;
+mod traffic;
+mod way;
+
+use anyhow::{Result, bail};
+
+pub use fault::{Allowance, Bound, Fault, Loss, Mend, Right};
+pub use faults::{NOT_PLAYABLE, all};
+pub use ground::Ground;
+use ledger::Ledger;
+pub use play::{Form, Row};
+pub use traffic::Rates;
+use traffic::Traffic;
+pub use way::Way;
+
+/// The choices of the command line.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The agents' `--xdp`.
+    pub xdp: String,
+    /// The length.
+    pub form: Form,
+    /// The name of the only fault.
+    pub only: Option<String>,
+    /// Whether the table of docs/drill.md is replaced.
+    pub write: bool,
+}
+
+/// A cluster with running traffic.
+#[derive(Debug)]
+pub struct Drill {
+    // The traffic ends before the cluster.
+    traffic: Traffic,
+    ledger: Ledger,
+    ground: Ground,
+}
+
+impl Drill {
+    /// Builds the cluster and starts the traffic.
+    pub fn start(xdp: &str, rates: Rates) -> Result<Self> {
+        let (ground, ledger) = (Ground::start(xdp)?, Ledger::default());
+        Ok(Self { traffic: Traffic::start(&ground, &ledger, rates)?, ledger, ground })
+    }
+
+    /// Plays faults at once.
+    pub fn play(&mut self, faults: &[&Fault], form: Form) -> Row {
+        play::play(&mut self.ground, &self.ledger, faults, form)
+    }
+}
+
+/// Plays all faults, or the chosen one, and prints the table. Returns whether all is as allowed.
+pub fn run(options: &Options) -> Result<bool> {
+    let faults = all();
+    let chosen: Vec<&Fault> = match &options.only {
+        Some(name) => faults.iter().filter(|fault| fault.name == name).collect(),
+        None => faults.iter().collect(),
+    };
+    if chosen.is_empty() {
+        let names: Vec<&str> = faults.iter().map(|fault| fault.name).collect();
+        bail!("there is no such fault; there are {}", names.join(", "));
+    }
+    let mut turns: Vec<Vec<&Fault>> = chosen.iter().map(|fault| vec![*fault]).collect();
+    if options.form == Form::Long && options.only.is_none() {
+        turns.extend(faults::pairs(&faults));
+    }
+    println!("Building three nodes with an agent each, and the traffic ...");
+    let mut drill = Drill::start(&options.xdp, Rates::default())?;
+    println!("{}", report::head());
+    let mut rows = Vec::new();
+    for turn in turns {
+        let row = drill.play(&turn, options.form);
+        println!("{}", report::lines(&row));
+        rows.push(row);
+    }
+    for (name, reason) in NOT_PLAYABLE.iter().filter(|_| options.only.is_none()) {
+        println!("{name:<24}is not played: {reason}");
+    }
+    if options.write {
+        println!("{} is written", report::write_page(&rows)?.display());
+    }
+    drop(drill.traffic);
+    let bad: Vec<&str> =
+        rows.iter().filter(|row| !row.excess.is_empty()).map(|row| row.name.as_str()).collect();
+    match bad.as_slice() {
+        [] => println!("\nEach loss is allowed"),
+        _ => println!("\nNot all losses are allowed: {}", bad.join(", ")),
+    }
+    Ok(bad.is_empty())
+}
