@@ -13,7 +13,7 @@ use crate::fixture::{expect_no_loss, own};
 
 const NODES: [u8; 2] = [1, 2];
 /// The longest time of an agent that loads all programs anew.
-const LOAD_LIMIT: Duration = Duration::from_secs(120);
+const LOAD_LIMIT: Duration = Duration::from_mins(2);
 /// Long connections of one Service and family; half of them are silent until the end.
 const CONNECTIONS: usize = 40;
 

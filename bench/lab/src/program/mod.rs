@@ -19,6 +19,7 @@
     reason = "test support: a fixture that cannot be set up must stop the test at once"
 )]
 
+mod builder;
 mod clear;
 mod context;
 mod figures;
@@ -28,15 +29,17 @@ mod frontend_index;
 mod load;
 mod maps;
 mod outcome;
+mod pool;
 mod run;
 mod service;
 mod slots;
 mod verified;
 
+pub use builder::{BedBuilder, Sizes, object_path};
 pub use context::TestContext;
 pub use fixture::{NEXT_HOP_MAC, known_hop, resolved_way};
 pub use flows::{FlowEntry, FlowTable};
-pub use load::{Bed, BedBuilder, Sizes, monotonic_seconds, object_path};
+pub use load::{Bed, monotonic_seconds};
 pub use maps::FamilyMaps;
 pub use outcome::{Counts, Outcome, Verdict};
 pub use run::{DEVICE, Hook, Ingress, RawRun};
