@@ -19,6 +19,7 @@ mod flow_count;
 mod flow_pressure;
 mod frontend_index;
 mod grace_period;
+mod held_pins;
 mod hooks;
 mod inventory;
 pub mod kernel_drops;
@@ -93,6 +94,7 @@ use self::attach::Attachments;
 use self::bpffs::Lock;
 use self::collect::{Clock, Collector, Counts};
 use self::fill::Fill;
+use self::held_pins::HeldPins;
 use self::layout::Layout;
 use self::load::{Extra, Programs};
 use self::maps::Maps;
@@ -144,7 +146,9 @@ pub struct EbpfDataplane {
     fill: Fill,
     /// The time of the next comparison of the maps with the plan.
     read_back_at: Duration,
-    _lock: Lock,
+    /// All pins since the last attachment.
+    pins: HeldPins,
+    lock: Lock,
 }
 
 /// Finds or mounts a BPF file system before the rest of the start. Fails without the capabilities,
@@ -162,6 +166,7 @@ pub fn notes(bpffs_path: &Path) -> PathBuf {
 
 impl EbpfDataplane {
     fn attach(&mut self, topology: &Topology) -> SyncReport {
+        self.restore_pins();
         let prepared = self.prepare(topology);
         let mut attached = self.attachments.sync(topology, &self.programs, self.settings.xdp);
         attached.writes += prepared;
@@ -176,6 +181,7 @@ impl EbpfDataplane {
         {
             warn!(%error, "removing the programs of an earlier build failed; they take memory until the next sync");
         }
+        self.hold_pins();
         self.unattached.clone_from(&attached.failures);
         report.failures.extend(attached.failures);
         report
@@ -374,6 +380,7 @@ impl Dataplane for EbpfDataplane {
     }
 
     fn check(&mut self) -> Check {
+        self.restore_pins();
         let fault = self_test::run(&self.attachments, &self.programs).err();
         let fault = fault.or_else(|| self.sockets.fault(&self.programs));
         let flows = self.flows.clone();

@@ -87,6 +87,7 @@ impl EbpfDataplane {
         self.attachments.renew(&self.programs)?;
         self.sockets.sync(&self.programs);
         self.programs.remove_former()?;
+        self.hold_pins();
         if share == Share::Alone {
             self.forget_node_datagrams()?;
         }

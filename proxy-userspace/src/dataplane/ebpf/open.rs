@@ -8,6 +8,7 @@ use super::capability;
 use super::collect::Collector;
 use super::error::OpenError;
 use super::fill::Fill;
+use super::held_pins::HeldPins;
 use super::layout::Layout;
 use super::load::Programs;
 use super::mapped::Access;
@@ -94,7 +95,8 @@ impl EbpfDataplane {
             snat: PortUsage::default(),
             fill: Fill::default(),
             read_back_at,
-            _lock: lock,
+            pins: HeldPins::default(),
+            lock,
         })
     }
 }

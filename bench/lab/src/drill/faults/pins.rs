@@ -1,7 +1,9 @@
-//! Faults of the pins: programs and maps are gone, as after a reboot, or lose their names.
+//! Faults of the pins: they are removed, with or without the programs and maps that they lead to.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
@@ -14,9 +16,11 @@ const NODE: u8 = 1;
 
 /// The ways with director, client or backend on node 1: all.
 const THROUGH_NODE_1: &[Way] = &Way::ALL;
+/// The longest time until an agent has made its pins again. It looks every few seconds.
+const RESTORED_LIMIT: Duration = Duration::from_mins(1);
 const LOADING: &str = "an agent that finds no programs loads them first, which takes ten seconds on two processors; \
                        TCP doubles its pause with each repetition";
-/// Losses while node 1 has no programs, or programs without their parts.
+/// Losses while node 1 has no programs.
 const WITHOUT_PROGRAMS: &[Allowance] = &[
     Allowance {
         loss: Loss::Cut,
@@ -45,12 +49,10 @@ const fn at_node_1(loss: Loss, bound: Bound) -> Allowance {
 pub(super) const FAULTS: &[Fault] = &[
     Fault::new(
         "pins-lost",
-        "The pins of the maps and programs of node 1 are removed while its agent runs. Then the agent is killed, \
-         and started again.",
+        "All pins of node 1 are removed while its agent runs. The agent makes them again. Then it is killed, and \
+         started again.",
         lose_pins,
-    )
-    .allowing(WITHOUT_PROGRAMS)
-    .right_after(60, LOADING),
+    ),
     Fault::new(
         "director-emptied",
         "Node 1 loses its programs and maps, as after a reboot, and its agent is started again.",
@@ -61,33 +63,41 @@ pub(super) const FAULTS: &[Fault] = &[
 ];
 
 fn lose_pins(ground: &mut Ground) -> Result<Mend> {
-    let root = root(ground)?;
-    for entry in fs::read_dir(&root)? {
-        let entry = entry?;
-        if entry.file_name() == "links" {
-            continue;
-        }
-        if entry.file_type()?.is_dir() {
-            fs::remove_dir_all(entry.path())?;
-        } else {
-            fs::remove_file(entry.path())?;
-        }
-    }
+    let bpffs = ground.cluster().proxy(NODE)?.bpffs().to_owned();
+    let before = files(&bpffs)?;
+    remove_all(&bpffs)?;
+    let are_back = || Ok(files(&bpffs).is_ok_and(|files| files == before));
+    ground.wait_for(RESTORED_LIMIT, "the agent makes its pins again", are_back)?;
     ground.kill_agents(&[NODE])?;
-    Ok(Box::new(load_anew))
+    Ok(Box::new(start))
 }
 
 fn empty(ground: &mut Ground) -> Result<Mend> {
     ground.kill_agents(&[NODE])?;
-    let bpffs = ground.cluster().proxy(NODE)?.bpffs();
-    for entry in fs::read_dir(bpffs)? {
-        fs::remove_dir_all(entry?.path())?;
+    remove_all(ground.cluster().proxy(NODE)?.bpffs())?;
+    Ok(Box::new(start))
+}
+
+fn remove_all(directory: &Path) -> Result<()> {
+    fs::read_dir(directory)?.try_for_each(|entry| Ok(fs::remove_dir_all(entry?.path())?))
+}
+
+/// Returns the paths of all files below a directory.
+fn files(directory: &Path) -> Result<BTreeSet<PathBuf>> {
+    let mut files = BTreeSet::new();
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            files.append(&mut self::files(&path)?);
+        } else {
+            files.insert(path);
+        }
     }
-    Ok(Box::new(load_anew))
+    Ok(files)
 }
 
 /// Starts the agent of node 1, and waits until it serves.
-fn load_anew(ground: &mut Ground) -> Result<()> {
+fn start(ground: &mut Ground) -> Result<()> {
     ground.start_agents(&[NODE])?;
     ground.wait_until_followed().map(drop)
 }

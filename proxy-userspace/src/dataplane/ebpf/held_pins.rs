@@ -1,0 +1,170 @@
+//! Our pins, held open while an agent runs.
+//!
+//! Somebody may remove them: `rm -r /sys/fs/bpf/*`, or an unmounted file system. Without its pin, the kernel detaches a
+//! link and empties an array of parts, unless a process has it open. So nothing is lost, and the agent makes the
+//! pins again.
+
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use tracing::warn;
+
+use super::bpffs::{self, Lock, entries};
+use super::error::OpenError;
+use super::layout::Layout;
+use super::mount::Mounted;
+use super::{EbpfDataplane, sys};
+
+/// The pins below a root, and what they lead to.
+#[derive(Debug, Default)]
+pub(super) struct HeldPins {
+    /// Each one after its parent.
+    directories: Vec<PathBuf>,
+    pins: Vec<(PathBuf, OwnedFd)>,
+}
+
+/// The result of a restoration.
+#[derive(Debug)]
+pub(super) struct Restored {
+    /// The number of pins that were made again.
+    pub pins: usize,
+    /// The lock of the directory, if that was made again, too.
+    pub lock: Option<Lock>,
+}
+
+impl HeldPins {
+    /// Opens all pins below a root.
+    pub fn below(root: &Path) -> Result<Self, OpenError> {
+        let mut held = Self::default();
+        held.add(root)?;
+        Ok(held)
+    }
+
+    fn add(&mut self, directory: &Path) -> Result<(), OpenError> {
+        self.directories.push(directory.to_owned());
+        for path in entries(directory)? {
+            if path.is_dir() {
+                self.add(&path)?;
+            } else {
+                let object = sys::obj_get(&path);
+                let object = object.map_err(|error| OpenError::File { path: path.clone(), error })?;
+                self.pins.push((path, object));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether no directory and no pin was removed.
+    pub fn are_complete(&self) -> bool {
+        let pins = self.pins.iter().map(|(path, _)| path);
+        self.directories.iter().chain(pins).all(|path| path.exists())
+    }
+
+    /// Makes what was removed again. Mounts a BPF file system if there is none any more.
+    pub fn restore(&self, layout: &Layout) -> Result<Restored, OpenError> {
+        let mounted = Mounted::at(layout.bpffs())?;
+        let is_locked = layout.top().exists();
+        for path in &self.directories {
+            fs::create_dir_all(path).map_err(|error| OpenError::File { path: path.clone(), error })?;
+        }
+        let lock = if is_locked { None } else { Some(bpffs::lock(&layout.top())?) };
+        let mut pins = 0;
+        for (path, object) in self.pins.iter().filter(|(path, _)| !path.exists()) {
+            let pinned = sys::obj_pin(object.as_fd(), path);
+            pinned.map_err(|error| OpenError::File { path: path.clone(), error })?;
+            pins += 1;
+        }
+        mounted.keep();
+        Ok(Restored { pins, lock })
+    }
+}
+
+impl EbpfDataplane {
+    /// Holds the present pins. What this agent removed before must not be held any longer, or it would come back.
+    pub(super) fn hold_pins(&mut self) {
+        let root = Layout::new(&self.settings.bpffs_path).root();
+        self.pins = HeldPins::below(&root).unwrap_or_else(|error| {
+            warn!(%error, "opening the pins failed; one that another process removes takes its program along");
+            HeldPins::default()
+        });
+    }
+
+    /// Makes pins again that another process removed.
+    pub(super) fn restore_pins(&mut self) {
+        if self.pins.are_complete() {
+            return;
+        }
+        match self.pins.restore(&Layout::new(&self.settings.bpffs_path)) {
+            Ok(restored) => {
+                warn!(pins = restored.pins, "pins were removed by another process; restored");
+                if let Some(lock) = restored.lock {
+                    self.lock = lock;
+                }
+            }
+            Err(error) => {
+                warn!(%error, "pins were removed by another process, and restoring them failed; all is attached anew");
+                // A link that is held without a pin would keep its place.
+                self.pins = HeldPins::default();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::dataplane::Dataplane;
+    use crate::dataplane::ebpf::parts;
+    use crate::dataplane::ebpf::scratch::{Scratch, in_namespace, loopback};
+    use crate::node::Topology;
+
+    /// Returns the pins below a directory, with the ids of programs.
+    fn pins(root: &Path) -> BTreeMap<PathBuf, Option<u32>> {
+        let held = HeldPins::below(root).unwrap();
+        let id = |object: &OwnedFd| sys::program_id(object.as_fd()).ok();
+        held.pins.iter().map(|(path, object)| (path.clone(), id(object))).collect()
+    }
+
+    #[test]
+    fn pins_that_somebody_removed_are_made_again_and_nothing_was_detached() {
+        in_namespace(|| {
+            let scratch = Scratch::new("held-pins");
+            let mut dataplane = scratch.open();
+            assert!(dataplane.set_topology(&loopback()).is_complete());
+            let root = Layout::new(&scratch.path).root();
+            let before = pins(&root);
+            assert!(before.keys().any(|pin| pin.ends_with("links/tc_ingress-1")), "{before:?}");
+
+            fs::remove_dir_all(scratch.path.join("millrace")).unwrap();
+            assert_eq!(dataplane.check().fault, None);
+            assert_eq!(pins(&root), before);
+            assert_eq!(parts::check(&dataplane.programs.directory, "tc_ingress"), Ok(()));
+            let second = EbpfDataplane::open(scratch.settings()).unwrap_err();
+            assert!(matches!(second, OpenError::InUse { .. }), "{second}");
+
+            // The next agent takes everything over.
+            drop(dataplane);
+            let mut next = scratch.open();
+            assert!(next.set_topology(&loopback()).is_complete());
+            assert_eq!(pins(&root), before);
+        });
+    }
+
+    #[test]
+    fn a_pin_that_the_agent_removed_itself_does_not_come_back() {
+        in_namespace(|| {
+            let scratch = Scratch::new("held-pins-own");
+            let mut dataplane = scratch.open();
+            assert!(dataplane.set_topology(&loopback()).is_complete());
+            let link = dataplane.attachments.directory().join("tc_ingress-1");
+            assert!(link.exists());
+            assert!(dataplane.set_topology(&Topology::default()).is_complete());
+            assert!(!link.exists());
+            assert_eq!(dataplane.check().fault, None);
+            assert!(!link.exists());
+        });
+    }
+}
