@@ -46,8 +46,8 @@ impl Doubts {
     }
 }
 
-/// Returns whether a version is older than another. Both are numbers since Kubernetes 1.35, and
-/// were before.
+/// Returns whether a version is older than another. Versions have always been numbers; Kubernetes promises
+/// it since 1.35.
 pub(super) fn is_older(version: &str, than: &str) -> bool {
     let number = |version: &str| version.parse::<u64>().ok();
     number(version).zip(number(than)).is_some_and(|(version, than)| version < than)

@@ -157,6 +157,10 @@ impl Follower {
             self.doubt();
         }
         let Some(version) = self.version.clone() else {
+            if self.known.is_doubted() {
+                // A listing that was cut off has left objects here. All of them come again.
+                self.batch.retain(|event| !matches!(event, SourceEvent::Change(Change::Upsert { .. })));
+            }
             self.known.begin();
             self.listing = self.listing.wrapping_add(1);
             return self.list().await;
@@ -227,11 +231,15 @@ impl Follower {
             Failure::Unable { status, .. } if matches!(status.as_u16(), 429 | 502 | 503) => {}
             Failure::Older { .. } => {
                 self.refusals += 1;
+                if self.refusals == 1 {
+                    // The server answers. A long outage has made the waits long.
+                    self.output.pause.end();
+                }
                 // One of several servers may only lag.
                 if self.refusals < VERSION_ATTEMPTS || !self.output.doubts.raise() {
                     return;
                 }
-                // The server answers, so no kind need wait.
+                // No kind need wait, unless the server asked for time.
                 self.output.pause.end();
             }
             Failure::Refused { .. } => self.list_again(),
@@ -420,6 +428,7 @@ impl Follower {
             self.clear_unread(&key);
         }
         let former = self.former.take().filter(|former| is_older(&version, former));
+        self.refusals = 0;
         self.version = Some(version);
         if let (Some(former), Some(version)) = (former, &self.version)
             && self.output.doubts.raise()

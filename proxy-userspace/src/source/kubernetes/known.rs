@@ -37,6 +37,11 @@ impl Known {
         self.doubted = true;
     }
 
+    /// Returns whether the present or next listing counts each object as changed.
+    pub const fn is_doubted(&self) -> bool {
+        self.doubted
+    }
+
     /// Begins a listing. Objects that are not in it are gone at its end.
     pub fn begin(&mut self) {
         self.listing = self.listing.wrapping_add(1);

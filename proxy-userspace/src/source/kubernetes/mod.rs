@@ -6,7 +6,8 @@
 //! the last state stays until then.
 //!
 //! Before a watch continues after a broken connection, the server is asked whether it has the
-//! version. A server that was restored from a backup does not, and would be silent for ever.
+//! version. A server that was restored from a backup does not, and would be silent until it has given out as
+//! many versions again.
 //!
 //! kube provides requests and connections. Its `watcher` is not used, for three reasons. It asks
 //! again at once and for ever if a server ends each watch without an error. It ignores Retry-After.

@@ -74,6 +74,27 @@ async fn a_version_that_the_server_gives_out_twice_counts_as_another_one() {
 }
 
 #[tokio::test]
+async fn a_doubted_listing_that_was_cut_off_is_told_once() {
+    let (mut bench, watches) = Bench::listed(TIMING, &[service("web", 8), service("dns", 9)]).await;
+    bench.server.versions.set_newest(7);
+    for watch in [watches.services, watches.slices, watches.nodes] {
+        watch.end().await;
+    }
+    let mut half = bench.server.asked(Kind::Service).await.stream().await;
+    half.tell("ADDED", &service("web", 8)).await;
+    half.cut_after("{").await;
+    let _slices = bench.server.asked(Kind::EndpointSlice).await.list(&[], "7").await;
+    let _nodes = bench.server.asked(Kind::Node).await.list(&[], "7").await;
+    let whole = [service("web", 8), service("dns", 9)];
+    let page = json!({ "metadata": { "resourceVersion": "7" }, "items": whole }).to_string();
+    bench.server.asked(Kind::Service).await.answer("200 OK", "", &page).await;
+    let _watch = bench.server.asked(Kind::Service).await.stream().await;
+    let told = told(&mut bench).await;
+    let changes: Vec<_> = told.iter().filter(|line| line.starts_with('+')).collect();
+    assert_eq!(changes, ["+ Service default/web", "+ Service default/dns"]);
+}
+
+#[tokio::test]
 async fn a_server_that_only_lags_is_not_listed_again() {
     let (mut bench, watches) = Bench::listed(TIMING, &[service("web", 8)]).await;
     bench.server.versions.lag(follow::VERSION_ATTEMPTS - 1);
