@@ -14,6 +14,7 @@ mod object_check;
 mod run;
 mod setup;
 mod slim;
+mod soak;
 mod stack_check;
 mod test;
 mod toolchain;
@@ -46,6 +47,9 @@ enum Task {
     /// Play faults on the test bed's running traffic and compare the losses with the allowed ones;
     /// arguments go to the test bed
     Drill(run::Args),
+    /// Run traffic for an hour while Services, endpoints, nodes, settings and agents change, and draw
+    /// what the agents hold
+    Soak(soak::Args),
     /// Build container images without Docker: a static program in an archive that containerd, Docker
     /// and skopeo take
     Image(image::Args),
@@ -88,6 +92,7 @@ fn perform(workspace: &Workspace, task: &Task) -> anyhow::Result<ExitCode> {
         }
         Task::Run(args) => run::run(workspace, args),
         Task::Drill(args) => run::drill(workspace, args),
+        Task::Soak(args) => soak::soak(workspace, args),
         Task::Image(args) => image::image(workspace, args).map(|()| ExitCode::SUCCESS),
         Task::Test(args) => test::test(workspace, args),
         Task::Lint => lint::lint(workspace),

@@ -14,6 +14,7 @@
 //! - [`cluster`]: a bed with a server in every pod and an agent on every node.
 //! - [`demo`]: all of it together, for people to watch.
 //! - [`drill`]: faults on running traffic, and what each costs.
+//! - [`soak`]: hours of traffic and changes, and what the agents hold.
 //! - [`frame`]: frames to send and to expect, parsed, printed, compared.
 //! - [`program`]: the real programs, run on frames without any device.
 
@@ -34,6 +35,7 @@ pub mod net;
 pub mod patience;
 pub mod process;
 pub mod program;
+pub mod soak;
 pub mod topology;
 pub mod trace;
 pub mod traffic;

@@ -11,7 +11,7 @@ use clap::{Parser, Subcommand};
 use millrace_lab::drill::Form;
 use millrace_lab::kubernetes::e2e::{self, FOCUS, Run, SKIP};
 use millrace_lab::kubernetes::{self, Assets, Cluster, Mode, Proxy, Settings};
-use millrace_lab::{demo, drill, net};
+use millrace_lab::{demo, drill, net, soak};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// A cluster of network namespaces with an agent on each node.
@@ -50,6 +50,23 @@ enum Command {
         only: Option<String>,
         /// Replace the table in docs/drill.md
         #[arg(long, conflicts_with = "only")]
+        write: bool,
+        /// How the agents attach: native, generic, auto, or off for the TC path
+        #[arg(long, value_name = "MODE", default_value = "native",
+              value_parser = ["native", "generic", "auto", "off"])]
+        xdp: String,
+    },
+    /// Runs traffic while Services, endpoints, nodes, settings and agents change, and prints what the
+    /// agents hold after five minutes and at the end; the exit status is 1 if something grew or failed
+    Soak {
+        /// Length; less than 9 minutes can't be compared
+        #[arg(long, default_value = "60", value_parser = clap::value_parser!(u64).range(1..=1440))]
+        minutes: u64,
+        /// File for the record of all samples
+        #[arg(long, value_name = "FILE")]
+        record: PathBuf,
+        /// Replace the table in docs/soak.md
+        #[arg(long)]
         write: bool,
         /// How the agents attach: native, generic, auto, or off for the TC path
         #[arg(long, value_name = "MODE", default_value = "native",
@@ -132,7 +149,12 @@ fn main() -> ExitCode {
         Command::Run { once, xdp, trace } => demonstrate(once, demo::Options { xdp, trace }),
         Command::Drill { long, only, write, xdp } => {
             let form = if long { Form::Long } else { Form::Short };
-            play(drill::Options { xdp, form, only, write })
+            let options = drill::Options { xdp, form, only, write };
+            judge(move || drill::run(&options))
+        }
+        Command::Soak { minutes, record, write, xdp } => {
+            let options = soak::Options { minutes, xdp, record, write };
+            judge(move || soak::run(&options))
         }
         Command::Cluster { name, command } => cluster(&name, command).map(|()| ExitCode::SUCCESS),
     };
@@ -197,9 +219,9 @@ async fn demonstrate(once: bool, options: demo::Options) -> Result<ExitCode> {
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn play(options: drill::Options) -> Result<ExitCode> {
-    let is_as_allowed = run_until_signal(move || drill::run(&options), ()).await?;
-    Ok(if is_as_allowed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+async fn judge(work: impl FnOnce() -> Result<bool> + Send + 'static) -> Result<ExitCode> {
+    let is_right = run_until_signal(work, ()).await?;
+    Ok(if is_right { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Runs work on a thread of its own, so that signals are handled all the time. A signal drops `end`.

@@ -17,7 +17,9 @@ use serde_json::Value;
 
 use crate::setup;
 use crate::workspace::Workspace;
+pub use draw::row;
 use prometheus::Prometheus;
+pub use prometheus::Series;
 
 const DASHBOARD: &str = "manifests/monitoring/grafana-millrace.json";
 /// The pause between two samples, as of a quick scrape.

@@ -14,7 +14,7 @@ use crate::process::{self, Process};
 use crate::topology::Shape;
 
 /// The nodes.
-pub(super) const NODES: [u8; 3] = [1, 2, 3];
+pub(crate) const NODES: [u8; 3] = [1, 2, 3];
 /// The longest time of all agents to carry out a change, once nothing keeps them from it.
 const FOLLOW_LIMIT: Duration = Duration::from_secs(90);
 /// The entries of the flow tables. A flood fills them in seconds, and the drill's own traffic is far
@@ -87,13 +87,15 @@ impl Ground {
 
     /// Starts all agents with a flag more, or with another value, and does not wait for them.
     pub fn start_agents_with(&mut self, flag: &[&'static str; 2]) -> Result<()> {
-        for node in NODES {
-            let usual = Self::flags(node);
-            let others = usual.chunks(2).filter(|usual| usual.first() != flag.first());
-            let flags: Vec<&str> = others.flatten().chain(flag).copied().collect();
-            self.cluster.start_agent_with(node, &flags)?;
-        }
-        Ok(())
+        NODES.into_iter().try_for_each(|node| self.start_agent_with(node, flag))
+    }
+
+    /// Starts one agent so.
+    pub fn start_agent_with(&mut self, node: u8, flag: &[&'static str; 2]) -> Result<()> {
+        let usual = Self::flags(node);
+        let others = usual.chunks(2).filter(|usual| usual.first() != flag.first());
+        let flags: Vec<&str> = others.flatten().chain(flag).copied().collect();
+        self.cluster.start_agent_with(node, &flags)
     }
 
     /// Kills agents at once.
@@ -106,11 +108,13 @@ impl Ground {
         nodes.iter().try_for_each(|node| self.cluster.agent(*node)?.signal(signal))
     }
 
-    /// Starts agents after `prepare` has changed their commands, and does not wait for them.
-    pub fn start_agents_prepared(&mut self, prepare: fn(&mut Command)) -> Result<()> {
-        NODES
-            .iter()
-            .try_for_each(|node| self.cluster.start_agent_prepared(*node, &Self::flags(*node), prepare))
+    /// Starts an agent after `prepare` has changed its command, and does not wait for it.
+    pub fn start_agent_prepared(
+        &mut self,
+        node: u8,
+        prepare: impl FnOnce(&mut Command) + Send + 'static,
+    ) -> Result<()> {
+        self.cluster.start_agent_prepared(node, &Self::flags(node), prepare)
     }
 
     /// Runs a program on a node, as another administrator would. It must succeed.

@@ -15,16 +15,16 @@ const SLOW: Duration = Duration::from_secs(2);
 
 /// Something that went wrong.
 #[derive(Clone, Debug)]
-pub(super) struct Trouble {
-    pub(super) way: Way,
-    pub(super) family: Family,
+pub(crate) struct Trouble {
+    pub(crate) way: Way,
+    pub(crate) family: Family,
     /// The loss; none for an exchange that only took long.
-    pub(super) loss: Option<Loss>,
+    pub(crate) loss: Option<Loss>,
     /// The backend, if it is known.
-    pub(super) backend: Option<String>,
+    pub(crate) backend: Option<String>,
     /// The last moment at which something is known to have been wrong.
-    pub(super) at: Instant,
-    pub(super) what: String,
+    pub(crate) at: Instant,
+    pub(crate) what: String,
 }
 
 #[derive(Debug, Default)]
@@ -35,17 +35,19 @@ struct Book {
     next: u64,
     /// The number of exchanges that ended well.
     good: u64,
+    /// What they took, since somebody asked.
+    durations: Vec<Duration>,
 }
 
 /// The record. All clones are the same one.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Ledger {
+pub(crate) struct Ledger {
     book: Arc<Mutex<Book>>,
 }
 
 /// The record of one way in one family.
 #[derive(Clone, Debug)]
-pub(super) struct Page {
+pub(crate) struct Page {
     ledger: Ledger,
     pub(super) way: Way,
     pub(super) family: Family,
@@ -69,7 +71,7 @@ impl Ledger {
     }
 
     /// Returns all trouble that was recorded from the `first`th on.
-    pub(super) fn troubles_from(&self, first: usize) -> Vec<Trouble> {
+    pub(crate) fn troubles_from(&self, first: usize) -> Vec<Trouble> {
         self.book().troubles.get(first..).unwrap_or_default().to_vec()
     }
 
@@ -81,6 +83,11 @@ impl Ledger {
     /// Returns the number of exchanges that ended well.
     pub(super) fn good(&self) -> u64 {
         self.book().good
+    }
+
+    /// Takes out what the exchanges took that ended well since the last time.
+    pub(crate) fn take_durations(&self) -> Vec<Duration> {
+        std::mem::take(&mut self.book().durations)
     }
 
     /// Returns whether the last trouble is older than `quiet`, and nothing under way takes long.
@@ -121,7 +128,10 @@ impl Page {
 
     /// Notes an exchange that ended well after `took`. A long time is a trouble, without a loss.
     pub(super) fn succeed(&self, took: Duration, backend: &str) {
-        self.ledger.book().good += 1;
+        let mut book = self.ledger.book();
+        book.good += 1;
+        book.durations.push(took);
+        drop(book);
         if took > patience(SLOW) {
             self.record(None, Some(backend), Instant::now(), format!("took {} ms", took.as_millis()));
         }

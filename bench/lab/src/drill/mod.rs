@@ -5,12 +5,13 @@
 //! - [`Fault`]: its name, its play, its repair, and the losses that it may cause.
 //! - `traffic` and `ledger`: the traffic, and the record of its trouble.
 //! - `play`: one fault on running traffic, and the comparison of its losses with the allowed ones.
-//! - `report`: the table.
+//! - `report` and `page`: the table, and the document with it.
 
 mod fault;
 mod faults;
 mod ground;
 mod ledger;
+pub(crate) mod page;
 mod play;
 mod report;
 mod traffic;
@@ -20,11 +21,13 @@ use anyhow::{Result, bail};
 
 pub use fault::{Allowance, Bound, Fault, Loss, Mend, Right};
 pub use faults::{NOT_PLAYABLE, all};
+pub(crate) use faults::{entries, pins};
 pub use ground::Ground;
-use ledger::Ledger;
+pub(crate) use ground::NODES;
+pub(crate) use ledger::{Ledger, Trouble};
 pub use play::{Form, Row};
 pub use traffic::Rates;
-use traffic::Traffic;
+pub(crate) use traffic::Traffic;
 pub use way::Way;
 
 /// The choices of the command line.

@@ -84,7 +84,7 @@ pub(super) fn play(ground: &mut Ground, ledger: &Ledger, faults: &[&Fault], form
     let mut verdict = Verdict { excess, ..Verdict::default() };
     let allowances: Vec<&Allowance> = faults.iter().flat_map(|fault| fault.allowed).collect();
     verdict.judge(&troubles, &allowances, lasted);
-    if last.is_some_and(|at| at > began + HICCUP) {
+    if last.is_some_and(|at| at > began + patience(HICCUP)) {
         verdict.reasons.extend(rights.iter().map(|right| format!("time: {}", right.because)));
     }
     Row {
@@ -134,7 +134,7 @@ fn stage(ground: &mut Ground, faults: &[&Fault], lasting: Duration) -> Result<In
 fn settle(ledger: &Ledger) -> Result<()> {
     let end = Instant::now() + patience(SETTLE_LIMIT);
     // Everything that is under way now must have had the time to fail.
-    std::thread::sleep(ANSWER_LIMIT + HICCUP);
+    std::thread::sleep(patience(ANSWER_LIMIT + HICCUP));
     while !ledger.is_quiet(patience(ANSWER_LIMIT)) {
         if Instant::now() > end {
             let hanging = ledger.hanging().unwrap_or_else(|| "trouble comes again and again".to_owned());
@@ -147,7 +147,7 @@ fn settle(ledger: &Ledger) -> Result<()> {
 
 fn lateness(rights: &[Right], began: Instant, repaired: Instant, last: Option<Instant>) -> Option<String> {
     let after = rights.iter().map(|right| right.after_repair).max();
-    let limit = after.map_or(began + HICCUP, |after| repaired + after);
+    let limit = after.map_or(began + patience(HICCUP), |after| repaired + patience(after));
     let last = last.filter(|last| *last > limit)?;
     Some(format!(
         "the last trouble was {:.1} s after the begin, {:.1} s too late",

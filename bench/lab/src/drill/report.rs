@@ -1,21 +1,17 @@
 //! The table, for the terminal and for docs/drill.md.
 
 use std::fmt::Write as _;
-use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::fault::Loss;
+use super::page;
 use super::play::Row;
 
 /// The page.
 const PAGE: &str = "../../docs/drill.md";
-/// The marks around the part that `--write` replaces.
-const BEGIN: &str = "<!-- Made by `cargo xtask drill --write`; changes here are lost. -->";
-const END: &str = "<!-- The end of the part that is made. -->";
-
 /// Returns the heads of the columns.
 fn heads() -> Vec<String> {
     let losses = Loss::ALL.iter().map(ToString::to_string);
@@ -86,31 +82,13 @@ fn page_part(rows: &[Row]) -> String {
 /// Replaces the part of the page between the marks.
 pub(super) fn write_page(rows: &[Row]) -> Result<PathBuf> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(PAGE);
-    let text = fs::read_to_string(&path).with_context(|| format!("can't read {}", path.display()))?;
-    let replaced = replace(&text, &page_part(rows)).context("the marks are missing in docs/drill.md")?;
-    fs::write(&path, replaced).with_context(|| format!("can't write {}", path.display()))?;
+    page::write(&path, &page_part(rows))?;
     Ok(path)
-}
-
-fn replace(text: &str, part: &str) -> Option<String> {
-    let (before, rest) = text.split_once(BEGIN)?;
-    let (_, after) = rest.split_once(END)?;
-    Some(format!("{before}{BEGIN}\n\n{part}\n{END}{after}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_page_has_the_marks_once_and_keeps_everything_else() {
-        let page = include_str!("../../../../docs/drill.md");
-        assert_eq!((page.matches(BEGIN).count(), page.matches(END).count()), (1, 1));
-        let replaced = replace(page, "new\n").unwrap();
-        assert!(replaced.contains("\n\nnew\n\n"));
-        assert_eq!(replace(&replaced, "new\n").unwrap(), replaced);
-        assert_eq!(replaced.split(BEGIN).next(), page.split(BEGIN).next());
-    }
 
     #[test]
     fn a_row_names_what_is_not_allowed() {

@@ -42,8 +42,6 @@ pub enum TcHook {
 
 /// The verdict of a TC program that only looks (`TCX_NEXT`).
 pub const NEXT: i32 = -1;
-/// The verdict of a TC program that lets no other program see the packet (`TCX_PASS`).
-pub const PASS: i32 = 0;
 
 /// A link of a program of somebody else. The program is attached until this is dropped.
 #[derive(Debug)]

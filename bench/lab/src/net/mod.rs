@@ -16,7 +16,7 @@ mod wire;
 mod wireguard;
 
 pub use attached::{attached_programs, has_tcx};
-pub use bpf::{ForeignLink, NEXT, PASS, TcHook, attach_first, detach_link};
+pub use bpf::{ForeignLink, NEXT, TcHook, attach_first, detach_link};
 pub use card::{CardEnd, take_card};
 pub use cgroup::Cgroup;
 pub use conntrack::flush_conntrack;

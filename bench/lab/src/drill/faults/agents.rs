@@ -81,28 +81,31 @@ fn start_with(ground: &mut Ground, flag: &[&'static str; 2]) -> Result<Mend> {
 
 fn fill_disk(ground: &mut Ground) -> Result<Mend> {
     ground.kill_agents(&NODES)?;
-    ground.start_agents_prepared(|command| {
-        // Without the device, the agent writes its log as usual, and the fault would pass for nothing.
-        let full =
-            || File::options().write(true).open("/dev/full").map_or_else(|_| Stdio::null(), Stdio::from);
-        command.stdout(full()).stderr(full());
-    })?;
+    for node in NODES {
+        let full = || File::options().write(true).open("/dev/full").map(Stdio::from);
+        let (output, errors) = (full()?, full()?);
+        ground.start_agent_prepared(node, move |command| {
+            command.stdout(output).stderr(errors);
+        })?;
+    }
     ground.wait_until_followed()?;
     Ok(Box::new(restart))
 }
 
 fn jump(ground: &mut Ground) -> Result<Mend> {
     ground.kill_agents(&NODES)?;
-    ground.start_agents_prepared(|command| {
-        let enter = || {
-            // SAFETY: unshare takes a number and touches no memory.
-            Errno::result(unsafe { libc::unshare(CLONE_NEWTIME) })?;
-            // The program that follows is the first process with these clocks (time_namespaces(7)).
-            std::fs::write("/proc/self/timens_offsets", "monotonic 86400 0\nboottime 86400 0\n")
-        };
-        // SAFETY: between fork and exec the child makes system calls and nothing else.
-        unsafe { command.pre_exec(enter) };
-    })?;
+    let enter = || {
+        // SAFETY: unshare takes a number and touches no memory.
+        Errno::result(unsafe { libc::unshare(CLONE_NEWTIME) })?;
+        // The program that follows is the first process with these clocks (time_namespaces(7)).
+        std::fs::write("/proc/self/timens_offsets", "monotonic 86400 0\nboottime 86400 0\n")
+    };
+    for node in NODES {
+        ground.start_agent_prepared(node, move |command| {
+            // SAFETY: between fork and exec the child makes system calls and nothing else.
+            unsafe { command.pre_exec(enter) };
+        })?;
+    }
     ground.wait_until_followed()?;
     for node in NODES {
         let process = ground.cluster().agent(node)?.id();

@@ -17,13 +17,13 @@ pub(super) const FAULTS: &[Fault] = &[
     Fault::new("backend-killed", "The server of pod-2a ends, and is started again.", kill_server)
         .allowing(&[
             own(Loss::Cut, Bound::Most(90), "a backend that ends cuts its own connections"),
-            own(Loss::Failed, Bound::PerSecond(60), "its Service still names it, as no probe has told the cluster"),
+            own(Loss::Failed, Bound::PerSecond(40), "its Service still names it, as no probe has told the cluster"),
             own(Loss::Lost, Bound::PerSecond(240), "its Service still names it, as no probe has told the cluster"),
         ])
         .right_after(3, "the backend is away until the repair"),
     Fault::new("device-down", "The device of pod-2a is set down, and up again.", set_device_down)
         .allowing(&[
-            own(Loss::Failed, Bound::PerSecond(60), "the backend is out of reach while its device is down"),
+            own(Loss::Failed, Bound::PerSecond(40), "the backend is out of reach while its device is down"),
             own(Loss::Lost, Bound::PerSecond(240), "the backend is out of reach while its device is down"),
         ])
         .right_after(15, "TCP doubles its pause with each repetition, so its own connections wait longer than the fault lasts"),

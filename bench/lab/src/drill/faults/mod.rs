@@ -8,6 +8,9 @@ mod programs;
 mod source;
 mod tables;
 
+pub(crate) use pins::pins;
+pub(crate) use tables::entries;
+
 use super::fault::Fault;
 
 /// Faults that this test bed can't play, and the reasons.

@@ -30,7 +30,7 @@ pub(super) const FAULTS: &[Fault] = &[
         "The uplink of node 3 is pulled out, and another one of the same name and MAC address comes.",
         replace_uplink,
     )
-    .allowing(&[at_node_3(Loss::Failed, Bound::PerSecond(100)), at_node_3(Loss::Lost, Bound::PerSecond(300))])
+    .allowing(&[at_node_3(Loss::Failed, Bound::PerSecond(75)), at_node_3(Loss::Lost, Bound::PerSecond(300))])
     .right_after(15, "node 3 has no network until the repair; TCP doubles its pause with each repetition"),
     Fault::new("address-changed", "The uplink of node 1 gets a second address, and loses it.", add_address),
     Fault::new(

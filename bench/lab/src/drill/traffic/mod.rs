@@ -38,13 +38,13 @@ impl Default for Rates {
 
 /// Running traffic. It ends on drop.
 #[derive(Debug)]
-pub(super) struct Traffic {
+pub(crate) struct Traffic {
     _tasks: Vec<Task<()>>,
 }
 
 impl Traffic {
     /// Starts it. All long connections are open on return.
-    pub(super) fn start(ground: &Ground, ledger: &Ledger, rates: Rates) -> Result<Self> {
+    pub(crate) fn start(ground: &Ground, ledger: &Ledger, rates: Rates) -> Result<Self> {
         let mut tasks = Vec::new();
         let cluster = ground.cluster();
         for (way, family) in Way::ALL.into_iter().flat_map(|way| Family::ALL.map(|family| (way, family))) {
