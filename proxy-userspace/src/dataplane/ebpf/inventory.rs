@@ -12,6 +12,7 @@ use proxy_common::verdict::COUNTER_ENTRIES;
 use tracing::info;
 
 use super::error::OpenError;
+use super::layout::Layout;
 use super::settings::Sizes;
 
 /// Returns the maps of the object with the wanted size of each; `None` keeps the size in the object.
@@ -80,9 +81,24 @@ pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 59] {
 }
 
 /// Returns the size for the creation of a map. A pinned map keeps its own, because its entries are in use, until
-/// [`Resize`](super::resize::Resize) replaces it.
-pub fn size_of_map(pin: &Path, wanted: Option<u32>) -> Option<u32> {
-    MapInfo::from_pin(pin).map_or(wanted, |pinned| Some(pinned.max_entries()))
+/// [`Resize`](super::resize::Resize) replaces it. The new one has room for all of its entries, except in FLOWS: the
+/// operator chooses its size.
+pub fn size_of_map(layout: &Layout, name: &str, wanted: Option<u32>) -> Option<u32> {
+    let name = indexed_as(name);
+    let pinned = |maps: &Path| MapInfo::from_pin(maps.join(name)).ok().map(|info| info.max_entries());
+    if let Some(entries) = pinned(&layout.maps()) {
+        return Some(entries);
+    }
+    if is_chosen(name) {
+        return wanted;
+    }
+    let former = pinned(&layout.former_maps()).or_else(|| pinned(&layout.leaving_maps()));
+    wanted.map(|wanted| former.map_or(wanted, |former| former.max(wanted)))
+}
+
+/// Whether the operator chooses the size of a map: `--flow-table-size`.
+pub fn is_chosen(name: &str) -> bool {
+    matches!(name, "FLOWS4" | "FLOWS6")
 }
 
 /// The counters of an earlier build may have no room for those of this build. They begin anew, as after a

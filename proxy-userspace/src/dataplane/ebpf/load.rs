@@ -20,7 +20,7 @@ use tracing::{debug, info};
 use super::bpffs::{entries, remove_tree};
 use super::error::OpenError;
 use super::hooks::SocketHook;
-use super::inventory::{check_maps, indexed_as, maps, renew_counters, size_of_map};
+use super::inventory::{check_maps, maps, renew_counters, size_of_map};
 use super::layout::Layout;
 use super::object::OBJECT;
 use super::parts;
@@ -305,7 +305,7 @@ fn load(
     }
     for (name, size) in maps(&settings.sizes) {
         let pin = layout.maps().join(name);
-        if let Some(size) = size_of_map(&layout.maps().join(indexed_as(name)), size) {
+        if let Some(size) = size_of_map(layout, name, size) {
             loader.map_max_entries(name, size);
         }
         loader.map_pin_path(name, pin);

@@ -227,6 +227,13 @@ impl<K: Pod, V: Pod> Table<K, V> {
         self.map.insert(key, value, 0).map_err(|error| self.explain(&error))
     }
 
+    /// Writes an entry in the place of one with the same key. Fails if there is none.
+    pub fn replace(&mut self, key: &K, value: &V) -> Result<(), String> {
+        /// `linux/bpf.h`: only an entry that is there.
+        const BPF_EXIST: u64 = 2;
+        self.map.insert(key, value, BPF_EXIST).map_err(|error| self.explain(&error))
+    }
+
     /// Removes an entry if it is there.
     pub fn remove(&mut self, key: &K) -> Result<(), String> {
         match self.map.remove(key) {

@@ -57,6 +57,9 @@ impl RawMap {
         Ok(Self { name: name.to_owned(), fd, key_bytes, value_bytes, entries, is_array })
     }
 
+    /// How often an entry is written while the kernel lacks memory.
+    const TRIES: usize = 20;
+
     /// Returns the number of entries it has room for.
     pub const fn entries(&self) -> u32 {
         self.entries
@@ -82,12 +85,16 @@ impl RawMap {
     ///
     /// The kernel may lack memory for a moment: a map that takes it on demand has only a little at hand.
     pub fn insert(&self, key: &[u8], value: &[u8]) -> Result<(), OpenError> {
-        const TRIES: usize = 20;
+        self.insert_within(Self::TRIES, key, value)
+    }
+
+    /// Writes an entry; tries so many times if the kernel lacks memory.
+    pub fn insert_within(&self, tries: usize, key: &[u8], value: &[u8]) -> Result<(), OpenError> {
         const PAUSE: Duration = Duration::from_millis(1);
         if value.len() != self.value_bytes {
             return Err(self.failed(io::ErrorKind::InvalidInput.into()));
         }
-        let mut tries = 1..TRIES;
+        let mut tries = 1..tries;
         loop {
             match self.call(MAP_UPDATE_ELEM, key, value.as_ptr() as u64) {
                 Err(OpenError::RawMap { error, .. })

@@ -12,6 +12,7 @@
 //! 2. `leaving-maps`: links may use either. The next agent copies what the new maps lack, and renews the links.
 //! 3. `replaced-maps`: no link uses them. The next agent removes them.
 
+use std::cell::Cell;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -27,7 +28,7 @@ use tracing::{info, warn};
 use super::bpffs::{entries, remove_tree};
 use super::error::OpenError;
 use super::grace_period::GracePeriod;
-use super::inventory::{indexed_as, maps};
+use super::inventory::{indexed_as, is_chosen, maps};
 use super::layout::Layout;
 use super::map;
 use super::mapped::{Access, MappedArray};
@@ -39,8 +40,8 @@ use super::{now, pins, shape};
 
 /// The time that connections stay out of FLOWS if nobody says more. It is begun anew while entries are copied.
 const HOLD: Duration = Duration::from_secs(30);
-/// The number of copied entries after which the time begins anew.
-const HOLD_AGAIN: usize = 1 << 16;
+/// The rest of that time with which it begins anew.
+const HOLD_REST: Duration = Duration::from_secs(20);
 
 /// The replacement of some maps.
 #[derive(Debug)]
@@ -49,6 +50,8 @@ pub struct Resize {
     names: Vec<&'static str>,
     /// Where the pins of the former maps are.
     former: PathBuf,
+    /// When the hold ends.
+    held_until: Cell<Duration>,
 }
 
 impl Resize {
@@ -66,9 +69,9 @@ impl Resize {
         let leaving = layout.leaving_maps();
         let names = maps(&Sizes::default()).map(|(name, _)| name);
         let names: Vec<_> = names.into_iter().filter(|name| leaving.join(name).exists()).collect();
-        let resize = Self { layout: layout.clone(), names, former: leaving };
+        let resize = Self { layout: layout.clone(), names, former: leaving, held_until: Cell::default() };
         if resize.has_flows() {
-            resize.hold(now() + HOLD)?;
+            resize.hold()?;
         }
         Ok((!resize.names.is_empty()).then_some(resize))
     }
@@ -84,8 +87,7 @@ impl Resize {
             let size = wanted.iter().find(|(other, _)| *other == name).and_then(|(_, size)| *size);
             MapInfo::from_pin(layout.maps().join(name)).is_ok_and(|pinned| {
                 let entries = pinned.max_entries();
-                let is_chosen = matches!(name, "FLOWS4" | "FLOWS6");
-                size.is_some_and(|size| entries < size || is_chosen && entries > size)
+                size.is_some_and(|size| entries < size || is_chosen(name) && entries > size)
                     || !shape::is_of_our_kind(&pinned, &object, name)
             })
         };
@@ -96,14 +98,14 @@ impl Resize {
             return Ok(None);
         }
         // FLOWS comes last, so that connections wait for its copy alone.
-        names.sort_by_key(|name| is_flows(name));
+        names.sort_by_key(|name| is_chosen(name));
         let former = layout.former_maps();
         fs::create_dir_all(&former).map_err(|error| OpenError::File { path: former.clone(), error })?;
         for name in &names {
             rename(&layout.maps().join(name), &former.join(name))?;
         }
         info!(maps = names.join(", "), "maps get another size; connections go on");
-        Ok(Some(Self { layout: layout.clone(), names, former }))
+        Ok(Some(Self { layout: layout.clone(), names, former, held_until: Cell::default() }))
     }
 
     /// Whether an earlier agent has begun it. Links may then run programs with either maps.
@@ -113,23 +115,25 @@ impl Resize {
 
     /// Whether the programs write one of the maps all the time.
     pub fn has_flows(&self) -> bool {
-        self.names.iter().any(|name| is_flows(name))
+        self.names.iter().any(|name| is_chosen(name))
     }
 
     /// Copies the entries into the new maps. From here on no connection moves to FLOWS, until
     /// [`finish`](Self::finish). The links may get the new programs next.
     pub fn copy(&mut self) -> Result<(), OpenError> {
-        for name in self.names.iter().copied().filter(|name| !is_flows(name)) {
+        // An earlier agent had these copies whole, and the new programs may have written them since.
+        let others = self.names.iter().copied().filter(|name| !self.is_continued() && !is_chosen(name));
+        for name in others {
             let (former, _) = map::open(&self.former, name)?;
             let (new, _) = map::open(&self.layout.maps(), name)?;
             RawMap::of(name, &new)?.copy_all(&RawMap::of(name, &former)?)?;
         }
         if self.has_flows() {
-            self.hold(now() + HOLD)?;
+            self.hold()?;
             wait_for_programs()?;
             self.copy_flows::<Addr4>("FLOWS4", "FLOWS_NEW4")?;
             self.copy_flows::<Addr6>("FLOWS6", "FLOWS_NEW6")?;
-            self.hold(now() + HOLD)?;
+            self.hold()?;
         }
         if !self.is_continued() {
             rename(&self.former, &self.layout.leaving_maps())?;
@@ -143,7 +147,7 @@ impl Resize {
     pub fn finish(self, is_first: bool) -> Result<(), OpenError> {
         let replaced = self.layout.replaced_maps();
         if self.has_flows() {
-            self.hold(now() + HOLD)?;
+            self.hold()?;
             wait_for_programs()?;
             // Between the holds of two agents, connections came that the former map does not have.
             if is_first {
@@ -153,12 +157,22 @@ impl Resize {
         }
         rename(&self.former, &replaced)?;
         if self.has_flows() {
-            self.hold(Duration::ZERO)?;
+            self.hold_until(Duration::ZERO)?;
         }
         remove_tree(&replaced, &mut Vec::new())
     }
 
-    fn hold(&self, until: Duration) -> Result<(), OpenError> {
+    fn hold(&self) -> Result<(), OpenError> {
+        self.hold_until(now() + HOLD)
+    }
+
+    /// Begins the time anew, if it ends soon.
+    fn hold_on(&self) -> Result<(), OpenError> {
+        if now() + HOLD_REST < self.held_until.get() { Ok(()) } else { self.hold() }
+    }
+
+    fn hold_until(&self, until: Duration) -> Result<(), OpenError> {
+        self.held_until.set(until);
         let agent: MappedArray = map::mapped(&self.layout.maps(), "AGENT", Access::Write)?;
         if !agent.store(AGENT_HOLD, until.as_secs()) {
             // An AGENT with too little room is not adopted.
@@ -178,12 +192,9 @@ impl Resize {
             Copy { former: &former, into: RawMap::of(name, new.data())?, copied: 0, refused: None };
         let is_held = |table: &FlowTable<A>, key| table.get(&key).is_ok_and(|flow| flow.is_some());
         let may_lack_room = new.entries() < former.entries();
-        let (mut entries, mut seen, mut failed) = (Vec::new(), 0_usize, None);
+        let (mut entries, mut failed) = (Vec::new(), None);
         former.for_each(|key, flow| {
-            seen += 1;
-            if seen.is_multiple_of(HOLD_AGAIN) {
-                failed = self.hold(now() + HOLD).err();
-            }
+            failed = self.hold_on().err();
             // Programs with the new map may know better by now.
             let is_known = self.is_continued() && (is_held(&new, key) || is_held(&embryos, key));
             if may_lack_room && !is_known {
@@ -196,6 +207,7 @@ impl Resize {
         failed.map_or(Ok(()), Err)?;
         entries.sort_unstable_by_key(|(last_seen, _)| std::cmp::Reverse(*last_seen));
         for (_, key) in entries {
+            self.hold_on()?;
             if !is_held(&new, key) {
                 copy.put_with_twin(&key);
             }
@@ -215,25 +227,36 @@ impl Resize {
         }
         let former: FlowTable<A> = Table::open(&self.former, name)?;
         let mut new: FlowTable<A> = Table::open(&self.layout.maps(), name)?;
-        let (mut gone, mut closed) = (Vec::new(), Vec::new());
+        let (mut gone, mut closed, mut failed) = (Vec::new(), Vec::new(), None);
         new.for_each(|key, flow| {
+            failed = self.hold_on().err();
             match former.get(&key) {
-                Ok(None) => gone.push(key),
+                // A new program makes the other entry of a connection anew if it is missing.
+                Ok(None) if former.get(&flow.twin(&key)).is_ok_and(|twin| twin.is_none()) => gone.push(key),
                 Ok(Some(before)) if has_seen_more(&before, &flow) => closed.push((key, before)),
                 _ => {}
             }
-            true
+            failed.is_none()
         })?;
+        failed.map_or(Ok(()), Err)?;
         // An entry that is not there any more needs neither.
         for key in gone {
             let _ = new.remove(&key);
         }
-        for (key, flow) in closed {
-            let _ = new.insert(&key, &flow);
+        for (key, before) in closed {
+            // The new programs go on writing it.
+            if let Some(flow) = new.get(&key).ok().flatten().filter(|flow| has_seen_more(&before, flow)) {
+                let state = if before.state == FLOW_CLOSING { FLOW_CLOSING } else { flow.state };
+                let flags = flow.flags | before.flags & FINS;
+                let _ = new.replace(&key, &Flow { state, flags, ..flow });
+            }
+            self.hold_on()?;
         }
         Ok(())
     }
 }
+
+const FINS: u8 = FLOW_FIN_CLIENT | FLOW_FIN_BACKEND;
 
 type FlowTable<A> = Table<FlowKey<A>, Flow<A>>;
 
@@ -248,7 +271,13 @@ struct Copy<'a, A: Address> {
 
 impl<A: Address> Copy<'_, A> {
     fn put(&mut self, key: &FlowKey<A>, flow: &Flow<A>) {
-        match self.into.insert(&bytes_of(key), &bytes_of(flow)) {
+        let (key, flow) = (bytes_of(key), bytes_of(flow));
+        // Memory that lacked for so long is not back for the next one.
+        let put = match self.refused {
+            None => self.into.insert(&key, &flow),
+            Some(_) => self.into.insert_within(1, &key, &flow),
+        };
+        match put {
             Ok(()) => self.copied += 1,
             Err(error) => {
                 let (first, count) = self.refused.take().unwrap_or((error, 0));
@@ -270,13 +299,8 @@ impl<A: Address> Copy<'_, A> {
 
 /// Whether a former program has seen an end of a connection that the new ones have not.
 fn has_seen_more<A: Address>(former: &Flow<A>, new: &Flow<A>) -> bool {
-    const FINS: u8 = FLOW_FIN_CLIENT | FLOW_FIN_BACKEND;
     let is_closed = former.state == FLOW_CLOSING && new.state != FLOW_CLOSING;
     former.last_seen >= new.last_seen && (is_closed || former.flags & FINS & !new.flags != 0)
-}
-
-fn is_flows(name: &str) -> bool {
-    matches!(name, "FLOWS4" | "FLOWS6")
 }
 
 fn wait_for_programs() -> Result<(), OpenError> {
