@@ -46,7 +46,8 @@ pub const FLOW_OUTER_IPV6: u8 = 1 << 7;
 pub const FLOW_ANSWERED: u8 = FLOW_DECAPSULATED;
 
 shared! {
-    /// Value of FLOWS4/6. Only the programs write it, as a whole. The agent reads and deletes.
+    /// Value of FLOWS4/6. The programs write it, as a whole. The agent reads and deletes, and
+    /// copies into a map of another size.
     pub struct Flow<A> {
         /// New source address with `FLOW_REWRITE_SOURCE`, else the packet's own.
         pub source: A,

@@ -134,8 +134,8 @@ pub static HINTS: HashMap<HintKey, u32, BACKENDS_DEFAULT, ON_DEMAND> = HashMap::
 pub static PEERS: HashMap<PeerKey, u32, WAYS_DEFAULT, ON_DEMAND> = HashMap::new();
 /// IPv4 connections the client has answered in.
 ///
-/// Written by the programs; the agent only reads and deletes. Nothing is evicted: the agent removes the
-/// entries that were silent longest before the map is full.
+/// Written by the programs; the agent reads, deletes, and copies into a map of another size. Nothing is evicted: the
+/// agent removes the entries that were silent longest before the map is full.
 #[btf_map]
 pub static FLOWS4: FlowsMap<Addr4> = HashMap::new();
 /// IPv6 connections; as [`FLOWS4`].

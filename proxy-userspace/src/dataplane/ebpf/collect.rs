@@ -8,16 +8,16 @@
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
-use aya::Pod;
 use proxy_common::affinity::{Affinity, AffinityKey};
 use proxy_common::flow::{Flow, FlowKey};
-use proxy_common::timeouts::{self, Timeouts};
-use proxy_common::{Addr4, Addr6, Address};
+use proxy_common::timeouts::Timeouts;
+use proxy_common::{Addr4, Addr6};
 
 use super::error::OpenError;
+use super::expire::{Clock, Observers, Rules, expire, of_affinity, of_flow, remove_unassigned};
 use super::flow_count::{self, FLOW_TABLES, States};
 use super::flow_pressure::Pressure;
-use super::maps::{Batch, Maps, Table};
+use super::maps::{Batch, Maps};
 use super::plan::{Plan, RestedId, SettlingRound};
 use super::snat_usage::Usage;
 use super::sys::Cursor;
@@ -60,15 +60,6 @@ pub struct Collector {
 struct Walk {
     table: usize,
     cursor: Option<Cursor>,
-}
-
-/// The monotonic clock of the programs and of the plan.
-#[derive(Clone, Copy, Debug)]
-pub struct Clock {
-    /// The low 32 bits of its seconds.
-    pub seconds: u32,
-    /// All of it.
-    pub time: Duration,
 }
 
 /// The result of a call.
@@ -201,31 +192,32 @@ impl Collector {
         loop {
             let cursor = self.expiry.cursor;
             let [new4, new6, states4, states6] = &mut self.states;
-            let round = &mut self.round;
+            let (round, usage) = (&mut self.round, &mut self.counting);
             let [pressure4, pressure6] = &mut self.pressure;
             let (count, next) = match self.expiry.table {
                 0 => {
-                    let embryos = Observers { round, states: new4, usage: None, pressure: None };
+                    let embryos = Observers { round, states: new4, usage, pressure: None };
                     expire(&mut maps.of4.flows_new, cursor, &mut self.flows4, rules, embryos)
                 }
                 1 => {
-                    let embryos = Observers { round, states: new6, usage: None, pressure: None };
+                    let embryos = Observers { round, states: new6, usage, pressure: None };
                     expire(&mut maps.of6.flows_new, cursor, &mut self.flows6, rules, embryos)
                 }
                 2 => {
-                    let usage = Some(&mut self.counting);
-                    let observers = Observers { round, states: states4, usage, pressure: Some(pressure4) };
-                    expire(&mut maps.of4.flows, cursor, &mut self.flows4, rules, observers)
+                    let flows = Observers { round, states: states4, usage, pressure: Some(pressure4) };
+                    expire(&mut maps.of4.flows, cursor, &mut self.flows4, rules, flows)
                 }
                 _ => {
-                    let usage = Some(&mut self.counting);
-                    let observers = Observers { round, states: states6, usage, pressure: Some(pressure6) };
-                    expire(&mut maps.of6.flows, cursor, &mut self.flows6, rules, observers)
+                    let flows = Observers { round, states: states6, usage, pressure: Some(pressure6) };
+                    expire(&mut maps.of6.flows, cursor, &mut self.flows6, rules, flows)
                 }
             }?;
             removed += count;
             self.expiry.advance(next, FLOW_TABLES);
             if self.expiry.is_at_start() {
+                for pressure in &mut self.pressure {
+                    pressure.end_round();
+                }
                 self.counted = Some(Counts {
                     usage: std::mem::replace(&mut self.counting, Usage::of(self.ports.clone())),
                     flows: flow_count::named(&std::mem::take(&mut self.states)),
@@ -285,120 +277,6 @@ impl Walk {
     const fn is_at_start(&self) -> bool {
         self.table == 0 && self.cursor.is_none()
     }
-}
-
-/// The rules of deletion.
-struct Rules<'a> {
-    plan: &'a Plan,
-    timeouts: &'a Timeouts,
-    now: Clock,
-}
-
-/// The observers of entries that stay, and what makes other entries go.
-struct Observers<'a> {
-    round: &'a mut Option<SettlingRound>,
-    states: &'a mut States,
-    usage: Option<&'a mut Usage>,
-    pressure: Option<&'a mut Pressure>,
-}
-
-impl Rules<'_> {
-    fn is_expired<A: Address>(&self, flow: &Flow<A>, pressure: Option<&Pressure>) -> bool {
-        let silent = timeouts::silence(flow.last_seen, self.now.seconds);
-        flow.has_expired(self.timeouts, self.now.seconds)
-            || pressure.is_some_and(|pressure| pressure.wants(flow, silent))
-    }
-
-    fn visit<A: Address>(&self, observers: &mut Observers<'_>, key: &FlowKey<A>, flow: &Flow<A>) {
-        observers.states.count(flow.state);
-        if let Some(round) = observers.round {
-            self.plan.check_flow(round, key, flow, self.now.time);
-        }
-        if let Some(usage) = &mut observers.usage {
-            usage.count(key, flow);
-        }
-    }
-
-    fn is_unassigned(&self, service: u32) -> bool {
-        self.plan.is_unassigned(service, self.now.time)
-    }
-}
-
-/// Deletes the expired entries of one batch and those of unassigned service ids. An agent without a
-/// reclaim walk may have left the latter.
-///
-/// The two entries of a connection expire together. Each has its own `last seen`, and a one-way
-/// stream must not lose the entry of its quiet direction.
-fn expire<A: Address>(
-    table: &mut Table<FlowKey<A>, Flow<A>>,
-    cursor: Option<Cursor>,
-    batch: &mut Batch<FlowKey<A>, Flow<A>>,
-    rules: &Rules<'_>,
-    mut observers: Observers<'_>,
-) -> Result<(usize, Option<Cursor>), OpenError> {
-    let (entries, next) = table.batch(cursor, batch)?;
-    let mut candidates = Vec::new();
-    for (key, flow) in entries {
-        let pressure = observers.pressure.as_deref();
-        if rules.is_expired(&flow, pressure) || rules.is_unassigned(flow.service) {
-            candidates.push((key, flow));
-        } else {
-            rules.visit(&mut observers, &key, &flow);
-        }
-    }
-    let mut removed = 0;
-    for (key, flow) in candidates {
-        let pressure = observers.pressure.as_deref();
-        let twin = table.get(&flow.twin(&key)).ok().flatten();
-        let may_expire = twin.is_none_or(|twin| rules.is_expired(&twin, pressure));
-        // Read again: a packet may have renewed it since.
-        let Some(flow) = table.get(&key).ok().flatten() else { continue };
-        let may_go = rules.is_unassigned(flow.service) || may_expire && rules.is_expired(&flow, pressure);
-        if may_go && table.remove(&key).is_ok() {
-            removed += 1;
-            if let Some(pressure) = &mut observers.pressure {
-                pressure.gone();
-            }
-        } else {
-            rules.visit(&mut observers, &key, &flow);
-        }
-    }
-    Ok((removed, next))
-}
-
-/// Deletes the entries of unassigned service ids in one batch; `service` returns the id of an
-/// entry.
-///
-/// The age does not matter here. The programs ignore an old affinity entry, and the kernel evicts
-/// the least recently used ones.
-fn remove_unassigned<K: Pod, V: Pod>(
-    table: &mut Table<K, V>,
-    cursor: Option<Cursor>,
-    batch: &mut Batch<K, V>,
-    service: fn(&K, &V) -> u32,
-    rules: &Rules<'_>,
-) -> Result<(usize, Option<Cursor>), OpenError> {
-    let is_unassigned = |key: &K, entry: &V| rules.is_unassigned(service(key, entry));
-    let (entries, next) = table.batch(cursor, batch)?;
-    let candidates: Vec<K> =
-        entries.filter(|(key, entry)| is_unassigned(key, entry)).map(|(key, _)| key).collect();
-    let mut removed = 0;
-    for key in candidates {
-        // Read again: the connection may belong to another service since.
-        let entry = table.get(&key).ok().flatten();
-        if entry.is_some_and(|entry| is_unassigned(&key, &entry)) && table.remove(&key).is_ok() {
-            removed += 1;
-        }
-    }
-    Ok((removed, next))
-}
-
-fn of_flow<A>(_: &FlowKey<A>, flow: &Flow<A>) -> u32 {
-    flow.service
-}
-
-fn of_affinity<A>(key: &AffinityKey<A>, _: &Affinity) -> u32 {
-    key.service
 }
 
 #[cfg(test)]

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proxy_common::Addr4;
 use proxy_common::affinity::AFFINITY_CLIENT;
-use proxy_common::flow::{FLOW_DATAGRAM, FLOW_ESTABLISHED, FLOW_REPLY, FLOW_REWRITE_DESTINATION};
+use proxy_common::flow::{FLOW_DATAGRAM, FLOW_ESTABLISHED, FLOW_REPLY, FLOW_REWRITE_DESTINATION, FLOW_SYN};
 
 use super::*;
+use crate::dataplane::ebpf::maps::Table;
 use crate::dataplane::ebpf::scratch::Scratch;
 use crate::dataplane::ebpf::snat_usage::PortUsage;
 use crate::model::{
@@ -31,9 +32,11 @@ fn connect(table: &mut Table<FlowKey<Addr4>, Flow<Addr4>>, port: u16, state: u8,
         last_seen: seen[0],
         ..Flow::default()
     };
-    let reply = Flow { flags: FLOW_REPLY, state, last_seen: seen[1], ..Flow::default() };
-    table.insert(&key(port), &request).unwrap();
-    table.insert(&request.twin(&key(port)), &reply).unwrap();
+    let (key, mut reply) = (key(port), Flow { last_seen: seen[1], ..request });
+    let twin = request.twin(&key);
+    reply.reverse(&key, &twin);
+    table.insert(&key, &request).unwrap();
+    table.insert(&twin, &reply).unwrap();
 }
 
 #[test]
@@ -68,8 +71,10 @@ fn a_walk_counts_the_ports_that_translated_connections_have() {
     for port in 1..=8 {
         maps.of4.flows.insert(&key(port), &request).unwrap();
         maps.of4.flows.insert(&key(100 + port), &reply).unwrap();
+        // FLOWS had no room for them.
         maps.of4.flows_new.insert(&key(200 + port), &reply).unwrap();
     }
+    maps.of4.flows_new.insert(&key(300), &Flow { state: FLOW_SYN, last_seen: 1050, ..reply }).unwrap();
     // One entry of two other connections has expired.
     maps.of4.flows.insert(&key(110), &Flow { last_seen: 900, ..reply }).unwrap();
     maps.of4.flows.insert(&key(111), &Flow { backend: 6, ..reply }).unwrap();
@@ -84,9 +89,11 @@ fn a_walk_counts_the_ports_that_translated_connections_have() {
         }
     }
     let most: Vec<_> = seen.iter().map(|usage| (usage.most, usage.crowded.len())).collect();
-    assert_eq!(most, [(8, 1); 2], "once a walk, each anew");
-    let count = |table, entries| FlowCount { table, family: Family::V4, state: "established", entries };
-    assert_eq!(flows, [[count("new", 8), count("established", 17)]; 2], "those that stay");
+    assert_eq!(most, [(16, 1); 2], "once a walk, each anew");
+    let count = |table, state, entries| FlowCount { table, family: Family::V4, state, entries };
+    let expected =
+        [count("new", "syn", 1), count("new", "established", 8), count("established", "established", 17)];
+    assert_eq!(flows, [expected; 2], "those that stay");
 }
 
 #[test]
@@ -101,6 +108,26 @@ fn a_call_ends_when_its_time_is_up_and_the_next_one_goes_on() {
     let calls: Vec<usize> =
         (0..6).map(|_| collector.collect(maps, plan, &timeouts, at(1050)).unwrap().flows).collect();
     assert_eq!(calls, [2, 0, 2, 0, 0, 0], "a table each");
+}
+
+#[test]
+fn a_crowded_table_loses_whole_connections() {
+    let scratch = Scratch::new("collect-crowded");
+    let mut dataplane = scratch.open();
+    let (maps, plan, mut collector) = (&mut dataplane.maps, &mut dataplane.plan, Collector::new());
+    let connections = u16::try_from(maps.of4.flows.entries() / 2 * 95 / 100).unwrap();
+    for port in 0..connections {
+        connect(&mut maps.of4.flows, port, FLOW_ESTABLISHED, [1000, 1000]);
+    }
+    let before = maps.of4.flows.count().unwrap();
+    let mut removed = 0;
+    for _ in 0..10 {
+        removed += collector.collect(maps, plan, &Timeouts::default(), at(2000)).unwrap().flows;
+    }
+    let left = maps.of4.flows.all().unwrap();
+    assert!(removed > before / 10 && left.len() == before - removed, "{removed} of {before}");
+    let halves = left.iter().filter(|(key, flow)| maps.of4.flows.get(&flow.twin(key)).unwrap().is_none());
+    assert_eq!(halves.count(), 0);
 }
 
 #[test]

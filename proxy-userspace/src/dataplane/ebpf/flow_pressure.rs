@@ -1,9 +1,12 @@
 //! How full FLOWS is, and which entries have to go before it is full.
 //!
 //! The kernel evicts nothing from FLOWS. So the agent looks at a sample of its buckets: the keys' hashes spread
-//! evenly, so a thousand entries tell the number of all to a few percent. While the map has room, expired
+//! evenly, so a thousand entries tell the number of all to 3 percent. While the map has room, expired
 //! entries go slowly. The fuller it is, the more time the walk gets. From nine tenths on, the 15 percent go that
 //! were silent for longest.
+//!
+//! One sample in a hundred is 7 percent too high, and would let connections go from a map with room. So only several
+//! samples say that it is nearly full, or one that says that it is full.
 
 use std::time::Duration;
 
@@ -29,6 +32,10 @@ const FULL: u32 = 98;
 const SHARE_TO_GO: u32 = 15;
 /// The number of samples that a percentage is the mean of.
 const SAMPLES: u32 = 4;
+/// The percentage of one sample that says that the map is full.
+const NO_DOUBT: u32 = 100;
+/// The share of a map, in thousandths, that a round must remove if the next one is to have more time.
+const WORTHWHILE: u32 = 5;
 /// The seconds without a packet before which no entry goes.
 const LEAST_SILENCE: u32 = 30;
 /// The same for datagrams, which nobody has to confirm, and for all entries of a full map. `last_seen` may be older
@@ -40,6 +47,16 @@ const SHORTEST_SILENCE: u32 = 2 * FLOW_RENEWAL;
 pub struct Pressure {
     /// Entries of a hundred places, by the last samples.
     percent: u32,
+    /// The last samples, the latest first.
+    samples: [u32; 2],
+    /// The number of looks so far.
+    looks: u32,
+    /// The number of places.
+    room: u32,
+    /// Entries that the present round has removed.
+    removed: u32,
+    /// Whether the last round removed too little for more time.
+    is_idle: bool,
     is_crowded: bool,
     /// Entries that had no packet for this many seconds have to go, if they may.
     silence: u32,
@@ -48,14 +65,15 @@ pub struct Pressure {
 }
 
 impl Pressure {
-    /// Looks at a sample of the map. `seconds` is the clock of the entries, and where the sample begins.
+    /// Looks at a sample of the map, another one each time. `seconds` is the clock of the entries.
     pub fn look<A: Address>(
         &mut self,
         table: &Table<FlowKey<A>, Flow<A>>,
         batch: &mut Batch<FlowKey<A>, Flow<A>>,
         seconds: u32,
     ) -> Result<(), OpenError> {
-        let (entries, count) = table.sample(seconds.wrapping_mul(0x9e37_79b9), batch)?;
+        self.looks = self.looks.wrapping_add(1);
+        let (entries, count) = table.sample(self.looks.wrapping_mul(0x9e37_79b9), batch)?;
         let mut silences: Vec<u32> = entries.map(|(_, flow)| silence(flow.last_seen, seconds)).collect();
         self.see(table.name(), count, table.entries(), &mut silences);
         Ok(())
@@ -63,8 +81,12 @@ impl Pressure {
 
     fn see(&mut self, map: &str, count: u64, room: u32, silences: &mut [u32]) {
         let percent = u32::try_from(count * 100 / u64::from(room.max(1))).unwrap_or(100);
-        // A map that fills quickly is known at once.
-        self.percent = percent.max((self.percent * (SAMPLES - 1) + percent) / SAMPLES);
+        self.room = room;
+        let [before, earlier] = self.samples;
+        self.samples = [percent, before];
+        // A map that fills quickly is known after three looks, or when it is full.
+        let sure = if percent >= NO_DOUBT { percent } else { percent.min(before).min(earlier) };
+        self.percent = sure.max((self.percent * (SAMPLES - 1) + percent) / SAMPLES);
         let was_crowded = self.is_crowded;
         self.is_crowded = self.percent >= if was_crowded { EASED } else { CROWDED };
         if self.is_crowded && !was_crowded {
@@ -79,10 +101,13 @@ impl Pressure {
         }
         if !self.is_crowded {
             self.to_go = 0;
-        } else if self.to_go == 0 {
-            silences.sort_unstable_by(|one, other| other.cmp(one));
-            let longest = silences.get(silences.len() * SHARE_TO_GO as usize / 100);
-            self.silence = longest.copied().unwrap_or(u32::MAX);
+            return;
+        }
+        // At each look, because what was silent for long goes first, and then nothing may be silent as long.
+        silences.sort_unstable_by(|one, other| other.cmp(one));
+        let longest = silences.get(silences.len() * SHARE_TO_GO as usize / 100);
+        self.silence = longest.copied().unwrap_or(u32::MAX);
+        if self.to_go == 0 {
             self.to_go = u32::try_from(count).unwrap_or(u32::MAX) / 100 * SHARE_TO_GO;
         }
     }
@@ -97,6 +122,13 @@ impl Pressure {
     /// Counts an entry that went.
     pub const fn gone(&mut self) {
         self.to_go = self.to_go.saturating_sub(1);
+        self.removed = self.removed.saturating_add(1);
+    }
+
+    /// Ends a round through all entries.
+    pub const fn end_round(&mut self) {
+        self.is_idle = self.removed < self.room / 1000 * WORTHWHILE;
+        self.removed = 0;
     }
 
     /// Returns the least time for a walk, and the time until the next one; none if there is room.
@@ -104,6 +136,8 @@ impl Pressure {
         match self.percent {
             0..WATCHED => None,
             WATCHED..BUSY => Some((Duration::ZERO, Duration::from_secs(1))),
+            // Nothing expires in a map of long connections.
+            BUSY..CROWDED if self.is_idle => Some((Duration::ZERO, Duration::from_secs(1))),
             BUSY..CROWDED => Some((Duration::from_millis(50), Duration::from_millis(500))),
             _ => Some((Duration::from_millis(100), Duration::from_millis(500))),
         }
@@ -132,7 +166,10 @@ mod tests {
         let mut silences: Vec<u32> = (0..1000).collect();
         pressure.see("FLOWS4", 899, 1000, &mut silences);
         assert_eq!(goes_after(&pressure, FLOW_ESTABLISHED), None);
-        pressure.see("FLOWS4", 900, 1000, &mut silences);
+        for _ in 0..3 {
+            assert_eq!(goes_after(&pressure, FLOW_ESTABLISHED), None, "one sample may be wrong");
+            pressure.see("FLOWS4", 900, 1000, &mut silences);
+        }
         assert_eq!(goes_after(&pressure, FLOW_ESTABLISHED), Some(849), "150 of 1000");
         for _ in 0..135 {
             assert!(pressure.wants(&flow(FLOW_ESTABLISHED), 849));
@@ -143,8 +180,9 @@ mod tests {
             None,
             "that many, however many were silent as long"
         );
-        pressure.see("FLOWS4", 820, 1000, &mut silences);
-        assert_eq!(goes_after(&pressure, FLOW_ESTABLISHED), Some(849), "until there is clearly more room");
+        let mut shorter: Vec<u32> = (0..500).collect();
+        pressure.see("FLOWS4", 820, 1000, &mut shorter);
+        assert_eq!(goes_after(&pressure, FLOW_ESTABLISHED), Some(424), "until there is clearly more room");
         for _ in 0..10 {
             pressure.see("FLOWS4", 700, 1000, &mut silences);
         }
@@ -154,7 +192,9 @@ mod tests {
     #[test]
     fn no_entry_goes_that_had_a_packet_of_late_and_those_of_datagrams_go_first() {
         let mut pressure = Pressure::default();
-        pressure.see("FLOWS4", 950, 1000, &mut [3; 500]);
+        for _ in 0..3 {
+            pressure.see("FLOWS4", 950, 1000, &mut [3; 500]);
+        }
         assert_eq!(goes_after(&pressure, FLOW_ESTABLISHED), Some(LEAST_SILENCE));
         assert_eq!(goes_after(&pressure, FLOW_DATAGRAM), Some(SHORTEST_SILENCE));
         pressure.see("FLOWS4", 1000, 1000, &mut [3; 500]);
@@ -168,5 +208,18 @@ mod tests {
         let paces: Vec<_> = [25, 50, 90, 120].map(pace).into_iter().flatten().collect();
         assert_eq!(paces.len(), 4);
         assert!(paces.is_sorted_by_key(|(time, _)| *time), "{paces:?}");
+    }
+
+    #[test]
+    fn a_map_of_which_nothing_goes_gets_no_more_time() {
+        let mut pressure = Pressure { percent: 70, room: 1000, ..Pressure::default() };
+        let quick = pressure.pace();
+        pressure.end_round();
+        assert_ne!(pressure.pace(), quick);
+        for _ in 0..5 {
+            pressure.gone();
+        }
+        pressure.end_round();
+        assert_eq!(pressure.pace(), quick);
     }
 }

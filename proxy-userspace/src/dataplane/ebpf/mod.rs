@@ -14,6 +14,7 @@ mod convert;
 mod diag;
 pub mod dry_run;
 mod error;
+mod expire;
 mod fill;
 mod flow_count;
 mod flow_pressure;
@@ -92,7 +93,8 @@ pub use proxy_common::way::FOU_PORT;
 
 use self::attach::Attachments;
 use self::bpffs::Lock;
-use self::collect::{Clock, Collector, Counts};
+use self::collect::{Collector, Counts};
+use self::expire::Clock;
 use self::fill::Fill;
 use self::held_pins::HeldPins;
 use self::layout::Layout;

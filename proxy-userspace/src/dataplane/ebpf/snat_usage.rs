@@ -55,7 +55,7 @@ impl Usage {
         Self { range, ..Self::default() }
     }
 
-    /// Counts an entry of FLOWS that has not expired. The reply's entry has the port.
+    /// Counts the entry of a confirmed connection that has not expired. The reply's entry has the port.
     pub fn count<A: Address>(&mut self, key: &FlowKey<A>, flow: &Flow<A>) {
         // An entry without a backend belongs to another mode.
         if flow.flags & FLOW_REPLY == 0 && flow.state != FLOW_DATAGRAM && flow.backend != 0 {
