@@ -71,24 +71,29 @@ impl Extent {
 pub fn run_layer(workspace: &Workspace, targets: &[Target], extent: Extent) -> Result<Tally> {
     let mut runs = Vec::new();
     for target in targets {
-        let programs = build(workspace, *target, Profile::Debug)?;
-        let (names, filters): (&[&str], &[&str]) = match extent {
-            Extent::Named => (target.kernels, target.filters),
-            Extent::Whole => (&kernel::NAMES, &[]),
+        let (names, parts): (&[&str], &[&[&str]]) = match extent {
+            Extent::Named => (target.kernels, target.machines),
+            Extent::Whole => (&kernel::NAMES, &[&[]]),
         };
-        let filters: Vec<_> = filters.iter().map(|filter| (*filter).to_owned()).collect();
+        if names.is_empty() {
+            continue;
+        }
+        let programs = build(workspace, *target, Profile::Debug)?;
         let nics = match extent {
             Extent::Named => target.nics.first().into_iter().collect(),
             Extent::Whole => target.nics_named(&[])?,
         };
         let is_wanted = |kernel: &&Kernel| names.contains(&kernel.name);
         for kernel in kernel::KERNELS.iter().filter(is_wanted) {
-            runs.extend(machines(&nics).into_iter().map(|nic| Run {
+            let nics = machines(&nics);
+            let each = nics.into_iter().flat_map(|nic| (1..).zip(parts).map(move |part| (nic, part)));
+            runs.extend(each.map(|(nic, (part, filters))| Run {
                 kernel,
                 target: *target,
                 nic,
+                part,
                 programs: programs.clone(),
-                filters: filters.clone(),
+                filters: filters.iter().map(|filter| (*filter).to_owned()).collect(),
                 extent,
             }));
         }
@@ -121,6 +126,7 @@ pub fn run_on<'a>(
         kernel,
         target,
         nic,
+        part: 1,
         programs: programs.clone(),
         filters: filters.to_vec(),
         extent,
@@ -135,6 +141,8 @@ struct Run<'a> {
     target: Target,
     /// The cards of its machine.
     nic: Option<&'static Nic>,
+    /// The number of the machine, among those with the same target, kernel and card.
+    part: usize,
     programs: Vec<(PathBuf, &'static str)>,
     filters: Vec<String>,
     extent: Extent,
@@ -150,11 +158,12 @@ impl Run<'_> {
 
     fn title(&self) -> String {
         let card = self.nic.map(|nic| format!(" with {}", nic.name)).unwrap_or_default();
-        format!("{} on kernel {}{card}", self.target.name, self.kernel.name)
+        let part = if self.part > 1 { format!(", machine {}", self.part) } else { String::new() };
+        format!("{} on kernel {}{card}{part}", self.target.name, self.kernel.name)
     }
 
     fn perform(&self, workspace: &Workspace, suite: &str) -> Result<Outcome> {
-        let Self { kernel, target, nic, programs, filters, extent } = self;
+        let Self { kernel, target, nic, part, programs, filters, extent } = self;
         if let Some(reason) = kernel.obstacle()? {
             return Ok(Outcome::Unable(reason));
         }
@@ -177,6 +186,9 @@ impl Run<'_> {
         }
         let mut modules = target.modules.concat();
         let mut name = format!("{}-{}", kernel.name, target.name);
+        if *part > 1 {
+            write!(name, "-{part}")?;
+        }
         if let Some(nic) = nic {
             nic.require_driver(kernel.name, &unpacked)?;
             environment.push(("MILLRACE_NIC", nic.name));
