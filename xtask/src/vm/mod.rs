@@ -101,7 +101,8 @@ pub fn test_everywhere(workspace: &Workspace, targets: &[Target], extent: Extent
 }
 
 fn build_guest(workspace: &Workspace) -> Result<()> {
-    command::run(workspace.cargo().args(["build", "--package", "vm-guest"]))
+    // For the package alone, cargo would build its dependencies once more, with fewer features.
+    command::run(workspace.cargo().args(["build", "--workspace", "--bin", "vm-guest"]))
 }
 
 fn test_on<'a>(workspace: &Workspace, kernels: impl Iterator<Item = &'a Kernel>) -> Result<Tally> {
