@@ -65,6 +65,12 @@ impl Attachments {
         self.links.iter().copied().filter(|key| self.has_tcx || key.kind.hook() == Hook::Xdp)
     }
 
+    /// Returns whether TC programs are filters, each with a directory that marks it.
+    #[must_use]
+    pub const fn has_markers(&self) -> bool {
+        !self.has_tcx
+    }
+
     /// Returns whether there are links of these programs; `mode` is the kind of XDP attachment.
     fn have(&self, extra: Extra, mode: XdpMode) -> bool {
         self.links.iter().chain(self.inherited.keys()).any(|key| extra.has(key.kind.hook(), mode))

@@ -26,6 +26,8 @@ pub(super) const fn at(seconds: u32) -> Clock {
 /// Writes both entries of a connection, last seen at these times.
 fn connect(table: &mut Table<FlowKey<Addr4>, Flow<Addr4>>, port: u16, state: u8, seen: [u32; 2]) {
     let request = Flow {
+        source: Addr4([1]),
+        source_port: port,
         destination: Addr4([3]),
         flags: FLOW_REWRITE_DESTINATION,
         state,

@@ -21,6 +21,8 @@ use super::{EbpfDataplane, sys};
 pub(super) struct HeldPins {
     /// Each one after its parent.
     directories: Vec<PathBuf>,
+    /// Whether directories among the links mark filters.
+    has_markers: bool,
     pins: Vec<(PathBuf, OwnedFd)>,
 }
 
@@ -34,9 +36,9 @@ pub(super) struct Restored {
 }
 
 impl HeldPins {
-    /// Opens all pins below a root.
-    pub fn below(root: &Path) -> Result<Self, OpenError> {
-        let mut held = Self::default();
+    /// Opens all pins below a root. `has_markers` is whether directories among the links mark filters.
+    pub fn below(root: &Path, has_markers: bool) -> Result<Self, OpenError> {
+        let mut held = Self { has_markers, ..Self::default() };
         held.add(root)?;
         Ok(held)
     }
@@ -45,7 +47,10 @@ impl HeldPins {
         self.directories.push(directory.to_owned());
         for path in entries(directory)? {
             if path.is_dir() {
-                self.add(&path)?;
+                // If it marks no filter, a directory among the links is not ours.
+                if self.has_markers || !directory.ends_with("links") {
+                    self.add(&path)?;
+                }
             } else {
                 let object = sys::obj_get(&path);
                 let object = object.map_err(|error| OpenError::File { path: path.clone(), error })?;
@@ -84,7 +89,7 @@ impl EbpfDataplane {
     /// Holds the present pins. What this agent removed before must not be held any longer, or it would come back.
     pub(super) fn hold_pins(&mut self) {
         let root = Layout::new(&self.settings.bpffs_path).root();
-        self.pins = HeldPins::below(&root).unwrap_or_else(|error| {
+        self.pins = HeldPins::below(&root, self.attachments.has_markers()).unwrap_or_else(|error| {
             warn!(%error, "opening the pins failed; one that another process removes takes its program along");
             HeldPins::default()
         });
@@ -123,7 +128,7 @@ mod tests {
 
     /// Returns the pins below a directory, with the ids of programs.
     fn pins(root: &Path) -> BTreeMap<PathBuf, Option<u32>> {
-        let held = HeldPins::below(root).unwrap();
+        let held = HeldPins::below(root, false).unwrap();
         let id = |object: &OwnedFd| sys::program_id(object.as_fd()).ok();
         held.pins.iter().map(|(path, object)| (path.clone(), id(object))).collect()
     }
