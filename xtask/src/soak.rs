@@ -1,7 +1,7 @@
 //! `cargo xtask soak`: the test bed's soak, and its picture.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -26,6 +26,9 @@ pub struct Args {
     /// Replace the table in docs/soak.md and the picture
     #[arg(long)]
     write: bool,
+    /// Only draw the record of an earlier soak
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["minutes", "xdp"])]
+    draw: Option<PathBuf>,
     /// How the agents attach: native, generic, auto, or off for the TC path
     #[arg(long, value_name = "MODE", default_value = "native",
           value_parser = ["native", "generic", "auto", "off"])]
@@ -34,10 +37,16 @@ pub struct Args {
 
 /// Builds everything, runs the soak and draws its record.
 pub fn soak(workspace: &Workspace, args: &Args) -> Result<ExitCode> {
-    setup::ensure(workspace, &[Need::Build, Need::Run])?;
-    build::everything(workspace)?;
     let directory = workspace.target().join("soak");
     fs::create_dir_all(&directory)?;
+    let picture = if args.write { workspace.root.join(PICTURE) } else { directory.join("soak.svg") };
+    if let Some(record) = &args.draw {
+        draw(record, &picture)?;
+        println!("{} is drawn", picture.display());
+        return Ok(ExitCode::SUCCESS);
+    }
+    setup::ensure(workspace, &[Need::Build, Need::Run])?;
+    build::everything(workspace)?;
     let record = directory.join("record.json");
     let debug = workspace.target().join("debug");
     let mut lab = workspace.command(debug.join("millrace-lab"));
@@ -50,7 +59,6 @@ pub fn soak(workspace: &Workspace, args: &Args) -> Result<ExitCode> {
     lab.env("MILLRACE_BIN", debug.join("millrace"));
     eprintln!("+ {}", command::display(&lab));
     let status = lab.status().context("can't start the test bed")?;
-    let picture = if args.write { workspace.root.join(PICTURE) } else { directory.join("soak.svg") };
     draw(&record, &picture)?;
     println!("{} is drawn", picture.display());
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -136,7 +136,7 @@ mod tests {
         assert!(Verdict::of(&samples(|minute| minute.min(5)), &[], &BTreeMap::new()).faults.is_empty());
         assert!(Verdict::of(&samples(|minute| 100 - minute), &[], &BTreeMap::new()).faults.is_empty());
         let verdict = Verdict::of(&samples(|minute| 100 + minute * 3), &[], &BTreeMap::new());
-        assert_eq!(verdict.faults, ["the resident memory of node 1 grew by 10 %"]);
+        assert_eq!(verdict.faults, ["the resident memory of node 1 grew by 7 %"]);
     }
 
     #[test]
