@@ -9,7 +9,7 @@ use millrace::dataplane::ebpf::{EbpfDataplane, OpenError, Settings, cleanup};
 use millrace::dataplane::{Dataplane, Mark};
 use millrace::node::Topology;
 use nix::fcntl::{Flock, FlockArg};
-use nix::mount::{MsFlags, mount};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 
 use crate::support::{Scratch, all, desired, key, port};
@@ -133,6 +133,27 @@ fn a_missing_bpf_file_system_is_mounted() {
         let none: Option<&str> = None;
         mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
         drop(EbpfDataplane::open(settings).unwrap());
+        assert!(PinnedMaps::open(&path).is_ok());
+        path
+    };
+    let path = std::thread::spawn(in_mount_namespace).join().unwrap();
+    std::fs::remove_dir(path).unwrap();
+}
+
+#[test]
+fn a_bpf_file_system_that_was_unmounted_comes_back_with_all_pins() {
+    let path = std::env::temp_dir().join(format!("millrace-unmounted-{}", std::process::id()));
+    let scratch = Scratch::new();
+    let settings = Settings { bpffs_path: path.clone(), ..scratch.settings() };
+    let in_mount_namespace = move || {
+        unshare(CloneFlags::CLONE_NEWNS).unwrap();
+        let none: Option<&str> = None;
+        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
+        let mut dataplane = EbpfDataplane::open(settings).unwrap();
+        assert!(dataplane.set_topology(&Topology::default()).is_complete());
+        umount2(&path, MntFlags::MNT_DETACH).unwrap();
+        assert!(PinnedMaps::open(&path).is_err());
+        assert_eq!(dataplane.check().fault, None);
         assert!(PinnedMaps::open(&path).is_ok());
         path
     };
