@@ -48,6 +48,10 @@ pub fn soak(workspace: &Workspace, args: &Args) -> Result<ExitCode> {
     setup::ensure(workspace, &[Need::Build, Need::Run])?;
     build::everything(workspace)?;
     let record = directory.join("record.json");
+    // That of an earlier soak must not be drawn for this one.
+    if record.exists() {
+        fs::remove_file(&record)?;
+    }
     let debug = workspace.target().join("debug");
     let mut lab = workspace.command(debug.join("millrace-lab"));
     lab.arg("soak")

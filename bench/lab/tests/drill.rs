@@ -33,7 +33,9 @@ fn a_killed_agent_costs_nothing_and_a_real_loss_is_noticed() {
     let faults = all();
     let killed = faults.iter().find(|fault| fault.name == "agent-killed").unwrap();
     let row = drill.play(&[killed], Form::Short);
-    assert!(row.losses.is_empty(), "{row:?}");
+    // A busy machine may be late.
+    let is_late = |line: &String| line.starts_with("the last trouble was");
+    assert!(row.losses.is_empty() && row.excess.iter().all(is_late), "{row:?}");
 
     let row = drill.play(&[&Fault::new("cut", "A server is replaced.", cut).lasting(1, 1)], Form::Short);
     assert!(row.losses.get(&Loss::Cut).is_some_and(|cut| *cut > 0), "{row:?}");

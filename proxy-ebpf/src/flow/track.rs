@@ -264,10 +264,11 @@ fn renew_both<F: Family>(key: &KeyOf<F>, tcp_flags: u8, embryo: bool, sender: Se
         return;
     }
     flow.reverse(key, &twin_key);
-    // A full FLOWS takes no entry. Among the embryos it serves as well.
-    if embryo || F::flows().insert(&twin_key, &flow, BPF_ANY.into()).is_err() {
-        let _ = F::flows_new().insert(&twin_key, &flow, BPF_ANY.into());
-    }
+    let _ = if embryo {
+        F::flows_new().insert(&twin_key, &flow, BPF_ANY.into())
+    } else {
+        F::flows().insert(&twin_key, &flow, BPF_ANY.into())
+    };
 }
 
 /// Updates state and time for a packet.

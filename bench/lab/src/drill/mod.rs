@@ -25,6 +25,7 @@ pub(crate) use faults::{entries, pins};
 pub use ground::Ground;
 pub(crate) use ground::NODES;
 pub(crate) use ledger::{Ledger, Trouble};
+pub(crate) use play::settle;
 pub use play::{Form, Row};
 pub use traffic::Rates;
 pub(crate) use traffic::Traffic;

@@ -131,7 +131,7 @@ fn stage(ground: &mut Ground, faults: &[&Fault], lasting: Duration) -> Result<In
 }
 
 /// Waits until the traffic has no trouble any more. A lost datagram is noticed late.
-fn settle(ledger: &Ledger) -> Result<()> {
+pub(crate) fn settle(ledger: &Ledger) -> Result<()> {
     let end = Instant::now() + patience(SETTLE_LIMIT);
     // Everything that is under way now must have had the time to fail.
     std::thread::sleep(patience(ANSWER_LIMIT + HICCUP));

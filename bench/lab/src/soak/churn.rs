@@ -36,7 +36,7 @@ enum Change {
 }
 
 impl Change {
-    /// Returns the change of a tick: each kind every minute or two, other settings every three minutes.
+    /// Returns the change of a tick: an agent is killed every minute, each of the others comes and goes in two.
     fn of(tick: usize) -> Self {
         match tick % 12 {
             1 => Self::Join,

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use crate::drill::{Ground, Ledger, Rates, Traffic};
+use crate::drill::{Ground, Ledger, Rates, Traffic, settle};
 use churn::Churn;
 use sample::{Drops, Sample};
 use verdict::Verdict;
@@ -45,15 +45,25 @@ pub fn run(options: &Options) -> Result<bool> {
     let (before, mut churn, mut samples) = (Drops::read(&ground)?, Churn::default(), Vec::new());
     // The exchanges of the beginning wait for the machine that builds.
     drop(ledger.take_durations());
-    while began.elapsed() < end {
+    let mut tick = |samples: &mut Vec<Sample>| {
         let tick = Instant::now();
         churn.step(&mut ground)?;
         std::thread::sleep(TICK.saturating_sub(tick.elapsed()));
         let sample = Sample::take(&ground, &ledger, began.elapsed())?;
         println!("{sample}");
         samples.push(sample);
+        anyhow::Ok(())
+    };
+    while began.elapsed() < end {
+        // What was seen until then is worth a picture.
+        if let Err(error) = tick(&mut samples) {
+            report::write_record(&options.record, &samples)?;
+            return Err(error);
+        }
     }
     ground.wait_until_followed()?;
+    // What hangs must have had the time to fail.
+    settle(&ledger)?;
     drop(traffic);
     let verdict = Verdict::of(&samples, &ledger.troubles_from(0), &Drops::read(&ground)?.since(&before));
     report::write_record(&options.record, &samples)?;

@@ -62,6 +62,10 @@ impl Verdict {
         if verdict.growth.is_empty() {
             verdict.faults.push("too short to compare its end with the time after five minutes".to_owned());
         }
+        let silent = samples.iter().filter(|sample| sample.exchanges == 0).count();
+        if silent > 0 {
+            verdict.faults.push(format!("no exchange ended well in {silent} of {} samples", samples.len()));
+        }
         // Less is no fault.
         for grown in verdict.growth.iter().filter(|growth| growth.thousandths() > MOST) {
             let (node, what, percent) = (grown.node, grown.what, grown.thousandths() / 10);
@@ -137,6 +141,14 @@ mod tests {
         assert!(Verdict::of(&samples(|minute| 100 - minute), &[], &BTreeMap::new()).faults.is_empty());
         let verdict = Verdict::of(&samples(|minute| 100 + minute * 3), &[], &BTreeMap::new());
         assert_eq!(verdict.faults, ["the resident memory of node 1 grew by 7 %"]);
+    }
+
+    #[test]
+    fn silence_is_a_fault() {
+        let mut silent = samples(|_| 1);
+        silent[30].exchanges = 0;
+        let verdict = Verdict::of(&silent, &[], &BTreeMap::new());
+        assert_eq!(verdict.faults, ["no exchange ended well in 1 of 61 samples"]);
     }
 
     #[test]

@@ -53,7 +53,8 @@ impl Rules<'_> {
         if let Some(round) = observers.round {
             self.plan.check_flow(round, key, flow, self.now.time);
         }
-        // The entries of a confirmed connection stay with the embryos if FLOWS has no room.
+        // The entries of a confirmed connection stay with the embryos if FLOWS has no room. Those of one whose first
+        // packet here was no SYN have the same state.
         if observers.pressure.is_some() || flow.state == FLOW_ESTABLISHED {
             observers.usage.count(key, flow);
         }

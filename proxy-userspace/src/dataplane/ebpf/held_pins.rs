@@ -26,20 +26,15 @@ pub(super) struct HeldPins {
     pins: Vec<(PathBuf, OwnedFd)>,
 }
 
-/// The result of a restoration.
-#[derive(Debug)]
-pub(super) struct Restored {
-    /// The number of pins that were made again.
-    pub pins: usize,
-    /// The lock of the directory, if that was made again, too.
-    pub lock: Option<Lock>,
-}
-
 impl HeldPins {
-    /// Opens all pins below a root. `has_markers` is whether directories among the links mark filters.
-    pub fn below(root: &Path, has_markers: bool) -> Result<Self, OpenError> {
+    /// Opens all pins of this layout, and holds the notes beside them. `has_markers` is whether directories among
+    /// the links mark filters.
+    pub fn of(layout: &Layout, has_markers: bool) -> Result<Self, OpenError> {
         let mut held = Self { has_markers, ..Self::default() };
-        held.add(root)?;
+        held.add(&layout.root())?;
+        if layout.notes().exists() {
+            held.add(&layout.notes())?;
+        }
         Ok(held)
     }
 
@@ -66,14 +61,17 @@ impl HeldPins {
         self.directories.iter().chain(pins).all(|path| path.exists())
     }
 
-    /// Makes what was removed again. Mounts a BPF file system if there is none any more.
-    pub fn restore(&self, layout: &Layout) -> Result<Restored, OpenError> {
+    /// Makes what was removed again, and returns the number of pins. Mounts a BPF file system if there is none any
+    /// more. `lock` is that of our directory, which is taken again with it.
+    pub fn restore(&self, layout: &Layout, lock: &mut Lock) -> Result<usize, OpenError> {
         let mounted = Mounted::at(layout.bpffs())?;
         let is_locked = layout.top().exists();
         for path in &self.directories {
             fs::create_dir_all(path).map_err(|error| OpenError::File { path: path.clone(), error })?;
         }
-        let lock = if is_locked { None } else { Some(bpffs::lock(&layout.top())?) };
+        if !is_locked {
+            *lock = bpffs::lock(&layout.top())?;
+        }
         let mut pins = 0;
         for (path, object) in self.pins.iter().filter(|(path, _)| !path.exists()) {
             let pinned = sys::obj_pin(object.as_fd(), path);
@@ -81,15 +79,17 @@ impl HeldPins {
             pins += 1;
         }
         mounted.keep();
-        Ok(Restored { pins, lock })
+        Ok(pins)
     }
 }
 
 impl EbpfDataplane {
     /// Holds the present pins. What this agent removed before must not be held any longer, or it would come back.
     pub(super) fn hold_pins(&mut self) {
-        let root = Layout::new(&self.settings.bpffs_path).root();
-        self.pins = HeldPins::below(&root, self.attachments.has_markers()).unwrap_or_else(|error| {
+        let layout = Layout::new(&self.settings.bpffs_path);
+        // First of all, because not all of both sets may have a file descriptor.
+        self.pins = HeldPins::default();
+        self.pins = HeldPins::of(&layout, self.attachments.has_markers()).unwrap_or_else(|error| {
             warn!(%error, "opening the pins failed; one that another process removes takes its program along");
             HeldPins::default()
         });
@@ -100,17 +100,11 @@ impl EbpfDataplane {
         if self.pins.are_complete() {
             return;
         }
-        match self.pins.restore(&Layout::new(&self.settings.bpffs_path)) {
-            Ok(restored) => {
-                warn!(pins = restored.pins, "pins were removed by another process; restored");
-                if let Some(lock) = restored.lock {
-                    self.lock = lock;
-                }
-            }
+        match self.pins.restore(&Layout::new(&self.settings.bpffs_path), &mut self.lock) {
+            Ok(pins) => warn!(pins, "pins were removed by another process; restored"),
+            // Nothing is detached while the agent runs.
             Err(error) => {
-                warn!(%error, "pins were removed by another process, and restoring them failed; all is attached anew");
-                // A link that is held without a pin would keep its place.
-                self.pins = HeldPins::default();
+                warn!(%error, "pins were removed by another process, and restoring them failed; tried again");
             }
         }
     }
@@ -126,9 +120,9 @@ mod tests {
     use crate::dataplane::ebpf::scratch::{Scratch, in_namespace, loopback};
     use crate::node::Topology;
 
-    /// Returns the pins below a directory, with the ids of programs.
-    fn pins(root: &Path) -> BTreeMap<PathBuf, Option<u32>> {
-        let held = HeldPins::below(root, false).unwrap();
+    /// Returns all pins, with the ids of programs.
+    fn pins(scratch: &Scratch) -> BTreeMap<PathBuf, Option<u32>> {
+        let held = HeldPins::of(&Layout::new(&scratch.path), false).unwrap();
         let id = |object: &OwnedFd| sys::program_id(object.as_fd()).ok();
         held.pins.iter().map(|(path, object)| (path.clone(), id(object))).collect()
     }
@@ -139,13 +133,18 @@ mod tests {
             let scratch = Scratch::new("held-pins");
             let mut dataplane = scratch.open();
             assert!(dataplane.set_topology(&loopback()).is_complete());
-            let root = Layout::new(&scratch.path).root();
-            let before = pins(&root);
+            let before = pins(&scratch);
             assert!(before.keys().any(|pin| pin.ends_with("links/tc_ingress-1")), "{before:?}");
 
-            fs::remove_dir_all(scratch.path.join("millrace")).unwrap();
+            let note = Layout::new(&scratch.path).notes().join("a-note");
+            fs::create_dir_all(&note).unwrap();
+            assert!(dataplane.set_topology(&loopback()).is_complete());
+            for entry in fs::read_dir(&scratch.path).unwrap() {
+                fs::remove_dir_all(entry.unwrap().path()).unwrap();
+            }
             assert_eq!(dataplane.check().fault, None);
-            assert_eq!(pins(&root), before);
+            assert!(note.exists());
+            assert_eq!(pins(&scratch), before);
             assert_eq!(parts::check(&dataplane.programs.directory, "tc_ingress"), Ok(()));
             let second = EbpfDataplane::open(scratch.settings()).unwrap_err();
             assert!(matches!(second, OpenError::InUse { .. }), "{second}");
@@ -154,7 +153,7 @@ mod tests {
             drop(dataplane);
             let mut next = scratch.open();
             assert!(next.set_topology(&loopback()).is_complete());
-            assert_eq!(pins(&root), before);
+            assert_eq!(pins(&scratch), before);
         });
     }
 

@@ -69,9 +69,9 @@ pub(super) const FAULTS: &[Fault] = &[
 
 fn lose_pins(ground: &mut Ground) -> Result<Mend> {
     let bpffs = ground.cluster().proxy(NODE)?.bpffs().to_owned();
-    let before = files(&bpffs)?;
+    let before = paths(&bpffs)?;
     remove_all(&bpffs)?;
-    let are_back = || Ok(files(&bpffs).is_ok_and(|files| files == before));
+    let are_back = || Ok(paths(&bpffs).is_ok_and(|paths| paths == before));
     ground.wait_for(RESTORED_LIMIT, "the agent makes its pins again", are_back)?;
     ground.kill_agents(&[NODE])?;
     Ok(Box::new(start))
@@ -87,18 +87,17 @@ fn remove_all(directory: &Path) -> Result<()> {
     fs::read_dir(directory)?.try_for_each(|entry| Ok(fs::remove_dir_all(entry?.path())?))
 }
 
-/// Returns the paths of all files below a directory.
-fn files(directory: &Path) -> Result<BTreeSet<PathBuf>> {
-    let mut files = BTreeSet::new();
+/// Returns the paths of all files and directories below a directory.
+fn paths(directory: &Path) -> Result<BTreeSet<PathBuf>> {
+    let mut paths = BTreeSet::new();
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
         if path.is_dir() {
-            files.append(&mut self::files(&path)?);
-        } else {
-            files.insert(path);
+            paths.append(&mut self::paths(&path)?);
         }
+        paths.insert(path);
     }
-    Ok(files)
+    Ok(paths)
 }
 
 /// Starts the agent of node 1, and waits until it serves.
