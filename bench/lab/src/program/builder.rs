@@ -48,7 +48,7 @@ impl Default for Sizes {
     }
 }
 
-/// Settings of a [`Bed`].
+/// Settings of a [`Bed`](super::Bed).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BedBuilder {
     object: PathBuf,
