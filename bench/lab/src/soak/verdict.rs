@@ -32,7 +32,9 @@ pub(super) struct Growth {
 impl Growth {
     /// Returns the change in thousandths of the first mean.
     pub(super) fn thousandths(&self) -> i64 {
-        let share = self.late.saturating_mul(1000) / self.early.max(1);
+        let early = self.early.max(1);
+        // Rounded.
+        let share = (self.late.saturating_mul(2000) / early).saturating_add(1) / 2;
         i64::try_from(share).unwrap_or(i64::MAX) - 1000
     }
 }
