@@ -154,6 +154,7 @@ mod tests {
             let mut next = scratch.open();
             assert!(next.set_topology(&loopback()).is_complete());
             assert_eq!(pins(&scratch), before);
+            fs::remove_dir_all(note.parent().unwrap()).unwrap();
         });
     }
 
