@@ -1,46 +1,16 @@
-//! Datagrams: from one socket for all, and from a socket for each.
+//! Datagrams from one socket for all.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use futures_util::StreamExt as _;
-use futures_util::stream::FuturesUnordered;
 use tokio::net::UdpSocket;
 
+use super::short::DATAGRAMS;
 use super::{ticks, wrong_place};
 use crate::drill::fault::Loss;
 use crate::drill::ledger::Page;
-use crate::traffic::{ANSWER_LIMIT, Answer, Protocol, Sighting, ask_here, connect_udp, parse_echo};
-
-/// The most datagrams under way. A burst after a stall would overflow a queue.
-const UNDER_WAY: usize = 100;
-
-/// Asks by one datagram from each of so many sockets a second. Runs until it is dropped.
-pub(super) async fn fresh(target: SocketAddr, page: &Page, per_second: u32) {
-    let mut clock = ticks(per_second);
-    let mut asked = FuturesUnordered::new();
-    loop {
-        tokio::select! {
-            _ = clock.tick(), if asked.len() < UNDER_WAY => asked.push(ask_once(target, page)),
-            Some(()) = asked.next() => {}
-        }
-    }
-}
-
-async fn ask_once(target: SocketAddr, page: &Page) {
-    let exchange = page.begin();
-    match ask_here(Protocol::Udp, target).await {
-        Ok(answer) => {
-            let backend = &answer.sighting.backend;
-            if let Some(problem) = wrong_place(page, &answer) {
-                page.record(Some(Loss::Wrong), Some(backend), exchange.began(), problem);
-            }
-            exchange.succeed(backend);
-        }
-        Err(error) => page.record(Some(Loss::Lost), None, exchange.began(), format!("{error:#}")),
-    }
-}
+use crate::traffic::{ANSWER_LIMIT, Answer, Sighting, connect_udp, parse_echo};
 
 /// Sends so many numbered datagrams a second from one socket. Runs until it is dropped.
 pub(super) async fn steady(target: SocketAddr, page: &Page, per_second: u32) {
@@ -58,7 +28,7 @@ pub(super) async fn steady(target: SocketAddr, page: &Page, per_second: u32) {
         tokio::select! {
             _ = clock.tick() => {
                 stream.give_up();
-                if stream.under_way.len() < UNDER_WAY {
+                if stream.under_way.len() < DATAGRAMS {
                     stream.send().await;
                 }
             }

@@ -14,7 +14,7 @@ use super::ledger::{Ledger, Page};
 use super::way::Way;
 use crate::net::Task;
 use crate::topology::Family;
-use crate::traffic::Answer;
+use crate::traffic::{Answer, Protocol};
 
 /// The traffic of each way in each family.
 #[derive(Clone, Copy, Debug)]
@@ -60,9 +60,9 @@ impl Traffic {
             tasks.push(namespace.spawn(async move || {
                 tokio::join!(
                     long::hold_all(opened, target, &page),
-                    short::ask(target, &page, rates.short),
+                    short::ask(target, &page, rates.short, Protocol::Tcp),
                     datagrams::steady(target, &page, rates.steady),
-                    datagrams::fresh(target, &page, rates.fresh),
+                    short::ask(target, &page, rates.fresh, Protocol::Udp),
                 );
                 Ok(())
             }));

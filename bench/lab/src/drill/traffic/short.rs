@@ -1,4 +1,4 @@
-//! Short connections with one request each.
+//! Short connections with one request each, and datagrams from a socket each.
 
 use std::net::SocketAddr;
 
@@ -11,23 +11,26 @@ use crate::drill::ledger::Page;
 use crate::traffic::{Protocol, ask_here};
 
 /// The most connections under way, so that a stalled machine is not flooded afterwards.
-const UNDER_WAY: usize = 60;
+const CONNECTIONS: usize = 60;
+/// The most datagrams under way. A burst after a stall would overflow a queue.
+pub(super) const DATAGRAMS: usize = 100;
 
-/// Opens so many connections a second. Runs until it is dropped.
-pub(super) async fn ask(target: SocketAddr, page: &Page, per_second: u32) {
+/// Asks so many times a second, each time from a socket of its own. Runs until it is dropped.
+pub(super) async fn ask(target: SocketAddr, page: &Page, per_second: u32, protocol: Protocol) {
+    let most = if protocol == Protocol::Udp { DATAGRAMS } else { CONNECTIONS };
     let mut clock = ticks(per_second);
     let mut asked = FuturesUnordered::new();
     loop {
         tokio::select! {
-            _ = clock.tick(), if asked.len() < UNDER_WAY => asked.push(ask_once(target, page)),
+            _ = clock.tick(), if asked.len() < most => asked.push(ask_once(target, page, protocol)),
             Some(()) = asked.next() => {}
         }
     }
 }
 
-async fn ask_once(target: SocketAddr, page: &Page) {
+async fn ask_once(target: SocketAddr, page: &Page, protocol: Protocol) {
     let exchange = page.begin();
-    match ask_here(Protocol::Tcp, target).await {
+    match ask_here(protocol, target).await {
         Ok(answer) => {
             let backend = &answer.sighting.backend;
             if let Some(problem) = wrong_place(page, &answer) {
@@ -35,6 +38,9 @@ async fn ask_once(target: SocketAddr, page: &Page) {
             }
             exchange.succeed(backend);
         }
-        Err(error) => page.record(Some(Loss::Failed), None, exchange.began(), format!("{error:#}")),
+        Err(error) => {
+            let loss = if protocol == Protocol::Udp { Loss::Lost } else { Loss::Failed };
+            page.record(Some(loss), None, exchange.began(), format!("{error:#}"));
+        }
     }
 }
