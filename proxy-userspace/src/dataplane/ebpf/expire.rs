@@ -82,18 +82,19 @@ pub(super) fn expire<A: Address>(
     for (key, flow) in entries {
         let pressure = observers.pressure.as_deref();
         if rules.is_expired(&flow, pressure) || rules.is_unassigned(flow.service) {
-            candidates.push((key, flow));
+            candidates.push(key);
         } else {
             rules.visit(&mut observers, &key, &flow);
         }
     }
     let mut removed = 0;
-    for (key, flow) in candidates {
+    for key in candidates {
         let pressure = observers.pressure.as_deref();
-        let twin_of = |flow: &Flow<A>| table.get(&flow.twin(&key)).ok().flatten();
-        let may_expire = twin_of(&flow).is_none_or(|twin| rules.is_expired(&twin, pressure));
         // Read again: a packet may have renewed it since.
         let Some(flow) = table.get(&key).ok().flatten() else { continue };
+        // After it, because a packet renews both.
+        let twin = table.get(&flow.twin(&key)).ok().flatten();
+        let may_expire = twin.is_none_or(|twin| rules.is_expired(&twin, pressure));
         let may_go = rules.is_unassigned(flow.service) || may_expire && rules.is_expired(&flow, pressure);
         if !may_go {
             rules.visit(&mut observers, &key, &flow);
@@ -101,7 +102,7 @@ pub(super) fn expire<A: Address>(
         }
         // The other half is of no use alone, and in a full table the programs could not make this one again. But if a
         // packet has renewed it, its next one will.
-        let twin = twin_of(&flow).filter(|twin| twin.is_twin_of(&key) && rules.is_expired(twin, pressure));
+        let twin = twin.filter(|twin| twin.is_twin_of(&key) && rules.is_expired(twin, pressure));
         for key in [Some(key), twin.map(|_| flow.twin(&key))].into_iter().flatten() {
             if table.remove(&key).is_ok() {
                 removed += 1;
