@@ -14,6 +14,7 @@ pub mod events;
 pub mod explain;
 pub mod faces;
 pub mod health;
+mod heap;
 pub mod http;
 pub mod kubectl;
 pub mod metrics;

@@ -5,7 +5,6 @@
 //! longest interval the task marks all ports as dirty, part by part, so that a change does not wait
 //! long.
 
-mod heap;
 mod journal;
 mod observer;
 mod patience;
@@ -22,6 +21,7 @@ use tokio::time::{Instant, sleep_until};
 use tracing::debug;
 
 use crate::dataplane::{Dataplane, SyncFailure, SyncReport};
+use crate::heap;
 use crate::model::{Dirty, Model, PortKey, Problem};
 use crate::node::Topology;
 use crate::source::{Batch, Listing, SourceEvent};

@@ -1,6 +1,6 @@
 //! Our directory in the BPF file system, its lock and its removal.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,17 @@ use super::lock_owner;
 /// The lock of an agent, or of `cleanup`, on a directory. It ends with the process in any case.
 #[derive(Debug)]
 pub struct Lock {
-    _directory: Flock<File>,
+    directory: Flock<File>,
+}
+
+impl Lock {
+    /// Whether the directory with this path is the locked one. A removed directory stays locked, and a new one with
+    /// its path is not.
+    pub fn is_of(&self, root: &Path) -> bool {
+        let identity = |found: io::Result<Metadata>| found.ok().map(|found| (found.dev(), found.ino()));
+        let locked = identity(self.directory.metadata());
+        locked.is_some() && locked == identity(fs::metadata(root))
+    }
 }
 
 /// Creates the directories in a BPF file system and locks them with those of all other layout
@@ -53,7 +63,7 @@ fn namespace() -> Result<u64, OpenError> {
 pub fn lock(root: &Path) -> Result<Lock, OpenError> {
     let directory = File::open(root).map_err(|error| file_error(root, error))?;
     match Flock::lock(directory, FlockArg::LockExclusiveNonblock) {
-        Ok(directory) => Ok(Lock { _directory: directory }),
+        Ok(directory) => Ok(Lock { directory }),
         Err((directory, nix::Error::EWOULDBLOCK)) => {
             Err(OpenError::InUse { path: root.to_owned(), process: lock_owner::of_file(&directory) })
         }

@@ -65,13 +65,14 @@ impl HeldPins {
     /// more. `lock` is that of our directory, which is taken again with it.
     pub fn restore(&self, layout: &Layout, lock: &mut Lock) -> Result<usize, OpenError> {
         let mounted = Mounted::at(layout.bpffs())?;
-        let is_locked = layout.top().exists();
-        for path in &self.directories {
-            fs::create_dir_all(path).map_err(|error| OpenError::File { path: path.clone(), error })?;
-        }
-        if !is_locked {
+        let make = |path: &Path| {
+            fs::create_dir_all(path).map_err(|error| OpenError::File { path: path.to_owned(), error })
+        };
+        make(&layout.top())?;
+        if !lock.is_of(&layout.top()) {
             *lock = bpffs::lock(&layout.top())?;
         }
+        self.directories.iter().try_for_each(|path| make(path))?;
         let mut pins = 0;
         for (path, object) in self.pins.iter().filter(|(path, _)| !path.exists()) {
             let pinned = sys::obj_pin(object.as_fd(), path);
@@ -155,6 +156,32 @@ mod tests {
             assert!(next.set_topology(&loopback()).is_complete());
             assert_eq!(pins(&scratch), before);
             fs::remove_dir_all(note.parent().unwrap()).unwrap();
+        });
+    }
+
+    #[test]
+    fn nothing_is_made_again_in_a_directory_that_another_process_has_locked() {
+        in_namespace(|| {
+            let scratch = Scratch::new("held-pins-lock");
+            let mut dataplane = scratch.open();
+            let layout = Layout::new(&scratch.path);
+            let before = pins(&scratch);
+            let restore =
+                |dataplane: &mut EbpfDataplane| dataplane.pins.restore(&layout, &mut dataplane.lock);
+
+            fs::remove_dir_all(layout.top()).unwrap();
+            fs::create_dir(layout.top()).unwrap();
+            let other = bpffs::lock(&layout.top()).unwrap();
+            // A second try finds the directory there, and must not take that for its own.
+            for _ in 0..2 {
+                let error = restore(&mut dataplane).unwrap_err();
+                assert!(matches!(error, OpenError::InUse { .. }), "{error}");
+                assert!(pins(&scratch).is_empty());
+            }
+            drop(other);
+            assert_eq!(restore(&mut dataplane).unwrap(), before.len());
+            assert_eq!(pins(&scratch), before);
+            assert!(bpffs::lock(&layout.top()).is_err());
         });
     }
 

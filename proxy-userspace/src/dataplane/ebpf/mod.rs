@@ -105,6 +105,7 @@ use self::snat_usage::PortUsage;
 use self::sockets::SocketHooks;
 use self::terminate_sockets::SocketTerminator;
 use crate::dataplane::{Check, Crowded, Dataplane, FlowCount, SnatPorts, SyncFailure, SyncReport};
+use crate::heap;
 use crate::model::{Desired, Dirty};
 use crate::node::{Hook, Topology};
 
@@ -377,6 +378,8 @@ impl Dataplane for EbpfDataplane {
             if let Err(error) = self.read_back() {
                 warn!(%error, "reading the maps back failed; tried again");
             }
+            // A copy of all maps is free again.
+            heap::give_back();
         }
         again_in.into_iter().chain(is_reclaiming.then_some(RECLAIM_INTERVAL)).min()
     }

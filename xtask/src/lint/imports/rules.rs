@@ -42,13 +42,14 @@ const AGENT: Layout = Layout {
     folders: Folders::Each(&[
         Uses { name: "model", may_use: &[] },
         Uses { name: "http", may_use: &[] },
+        Uses { name: "heap", may_use: &[] },
         Uses { name: "source", may_use: &["model"] },
         Uses { name: "node", may_use: &["model"] },
-        Uses { name: "dataplane", may_use: &["model", "node"] },
+        Uses { name: "dataplane", may_use: &["model", "node", "heap"] },
         Uses { name: "config", may_use: &["model", "node", "dataplane"] },
         Uses { name: "explain", may_use: &["dataplane"] },
         Uses { name: "check", may_use: &["model", "source", "node", "dataplane", "config"] },
-        Uses { name: "reconcile", may_use: &["model", "source", "node", "dataplane"] },
+        Uses { name: "reconcile", may_use: &["model", "source", "node", "dataplane", "heap"] },
         Uses { name: "health", may_use: &["model", "source", "dataplane", "reconcile", "http"] },
         Uses { name: "events", may_use: &["model", "source", "dataplane", "reconcile", "health"] },
         Uses {

@@ -1,4 +1,4 @@
-//! Returns free heap memory to the kernel after a large sync.
+//! Returns free heap memory to the kernel after work that takes much of it for a moment.
 
 /// Returns free memory to the kernel.
 ///
