@@ -6,8 +6,8 @@
 
 use aya_ebpf::bindings::{BPF_ANY, BPF_NOEXIST};
 use proxy_common::flow::{
-    FLOW_CLOSING, FLOW_DATAGRAM, FLOW_ESTABLISHED, FLOW_FIN_BACKEND, FLOW_FIN_CLIENT, FLOW_REPLY,
-    FLOW_REWRITE_DESTINATION, FLOW_REWRITE_SOURCE, FLOW_SYN, FlowKey, fingerprint,
+    FLOW_ANSWERED, FLOW_CLOSING, FLOW_DATAGRAM, FLOW_ESTABLISHED, FLOW_FIN_BACKEND, FLOW_FIN_CLIENT,
+    FLOW_REPLY, FLOW_REWRITE_DESTINATION, FLOW_REWRITE_SOURCE, FLOW_SYN, FlowKey, fingerprint,
 };
 use proxy_common::hash::{flow_hash, mix};
 use proxy_common::selection::BackendRef;
@@ -282,8 +282,10 @@ fn worth<F: Family>(found: &Found, entry: &FlowOf<F>) -> u32 {
     let silence = silence(entry.last_seen, clock::now());
     let is_quiet = silence >= FLOW_QUIET;
     let has_ended = entry.state == FLOW_CLOSING && (is_quiet || entry.flags & BOTH == BOTH);
-    // The entries of a confirmed connection stay with the embryos if FLOWS is full.
-    let is_unconfirmed = found.is_embryo() && entry.state != FLOW_ESTABLISHED;
+    // The entries of a confirmed connection stay with the embryos if FLOWS is full. A RST of its own closes it; one
+    // that refuses a connection leaves no mark of an answer.
+    let was_answered = entry.state == FLOW_CLOSING && found.has(FLOW_ANSWERED);
+    let is_unconfirmed = found.is_embryo() && entry.state != FLOW_ESTABLISHED && !was_answered;
     if !(is_unconfirmed || has_ended || entry.state == FLOW_DATAGRAM) {
         return TAKEN;
     }

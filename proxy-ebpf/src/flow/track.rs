@@ -16,22 +16,38 @@ use crate::maps::global::{KEY, REPLY_KEY, global_by_family, key_room, store_key,
 use crate::maps::{clock, figures, observe};
 use crate::packet::{Packet, Parsed};
 
-/// Renews an entry and its twin for a packet.
+/// The packet shows nothing new about the connection.
+const NOTHING: u32 = 0;
+/// The connection is established, and its entries are in FLOWS.
+const MOVED: u32 = 1;
+/// The connection is established from this packet on, and its entries wait in FLOWS_NEW: FLOWS is full.
+const WAITS: u32 = 2;
+
+/// Renews an entry and its twin for a packet; returns whether the packet establishes the connection.
 ///
 /// Promotes an embryo the client has answered in, follows FIN and RST, and writes the time if the entry's is
 /// old enough.
 #[inline(always)]
-pub fn track<P: Packet, F: Family>(packet: &P, parsed: &Parsed<F::Address>, found: Found, sender: Sender) {
+pub fn track<P: Packet, F: Family>(
+    packet: &P,
+    parsed: &Parsed<F::Address>,
+    found: Found,
+    sender: Sender,
+) -> bool {
     let answered = !found.is_translated() || found.has(FLOW_ANSWERED);
     let noteworthy =
         parsed.tcp_flags & (tcp_flag::FIN | tcp_flag::RST) != 0 || sender == Sender::Backend && !answered;
-    let promoted = found.is_embryo()
-        && match sender {
-            Sender::Backend => proof::record_answer::<P, F>(*packet, parsed),
-            Sender::Client => answered && promote_if_shown::<P, F>(*packet, parsed),
-        };
+    let shown = match sender {
+        _ if !found.is_embryo() => NOTHING,
+        Sender::Backend => {
+            proof::record_answer::<P, F>(*packet, parsed);
+            NOTHING
+        }
+        Sender::Client if answered => promote_if_shown::<P, F>(*packet, parsed),
+        Sender::Client => NOTHING,
+    };
     if noteworthy || found.is_due() {
-        let embryo = found.is_embryo() && !promoted;
+        let embryo = found.is_embryo() && shown != MOVED;
         if sender == Sender::Backend && parsed.tcp_flags & tcp_flag::RST != 0 {
             count_reset::<F>(&parsed.key);
         }
@@ -39,19 +55,27 @@ pub fn track<P: Packet, F: Family>(packet: &P, parsed: &Parsed<F::Address>, foun
         let side = if sender == Sender::Backend { FROM_BACKEND } else { 0 };
         renew::<F>(&parsed.key, parsed.tcp_flags, place | side);
     }
+    shown != NOTHING
 }
 
-/// Promotes an embryo if the client's packet is an answer; returns whether it did.
+/// Promotes an embryo if the client's packet is an answer; returns `NOTHING`, `MOVED` or `WAITS`.
 ///
 /// Not inlined: the walks have no room on the stack. From a packet encapsulated meanwhile it reads a wrong
 /// number, which is not used.
 #[inline(never)]
-fn promote_if_shown<P: Packet, F: Family>(packet: P, parsed: &Parsed<F::Address>) -> bool {
+fn promote_if_shown<P: Packet, F: Family>(packet: P, parsed: &Parsed<F::Address>) -> u32 {
     if parsed.is_syn() || parsed.is_later() {
-        return false;
+        return NOTHING;
     }
     let number = proof::acknowledged::<P>(&packet, parsed.transport());
-    is_shown::<F>(&parsed.key, number) && promote::<F>(&parsed.key)
+    if !is_shown::<F>(&parsed.key, number) {
+        return NOTHING;
+    }
+    match promote::<F>(&parsed.key) {
+        // The key is still stored.
+        WAITS => global_establish::<F>(),
+        answer => answer,
+    }
 }
 
 #[inline(always)]
@@ -94,9 +118,9 @@ fn has_seen_answer<F: Family>(key: &KeyOf<F>, place: *mut KeyOf<F>, number: u32)
 }
 
 #[inline(always)]
-fn promote<F: Family>(key: &KeyOf<F>) -> bool {
+fn promote<F: Family>(key: &KeyOf<F>) -> u32 {
     store_key::<F>(KEY, key);
-    global_promote::<F>() != 0
+    global_promote::<F>()
 }
 
 global_by_family! { fn global_promote = promote4 | promote6() -> u32, promote_body }
@@ -104,23 +128,23 @@ global_by_family! { fn global_promote = promote4 | promote6() -> u32, promote_bo
 #[inline(always)]
 fn promote_body<F: Family>() -> u32 {
     match (stored_key::<F>(KEY), key_room::<F>(REPLY_KEY)) {
-        (Some(key), Some(room)) => move_to_flows::<F>(key, room).into(),
-        _ => 0,
+        (Some(key), Some(room)) => move_to_flows::<F>(key, room),
+        _ => NOTHING,
     }
 }
 
-/// Moves an embryo and its twin to FLOWS; returns whether it did.
+/// Moves an embryo and its twin to FLOWS; returns `NOTHING`, `MOVED`, or `WAITS` if FLOWS has no room.
 ///
 /// `place` has room for the other direction's key, which the stack lacks.
 #[inline(always)]
-fn move_to_flows<F: Family>(key: &KeyOf<F>, place: *mut KeyOf<F>) -> bool {
+fn move_to_flows<F: Family>(key: &KeyOf<F>, place: *mut KeyOf<F>) -> u32 {
     let Some(entry) = F::flows_new().get_ptr_mut(key) else {
-        return false;
+        return NOTHING;
     };
     // SAFETY: copied at once; the check shows another connection's entry.
     let mut flow = unsafe { *entry };
     if !flow.is_clients(key) {
-        return false;
+        return NOTHING;
     }
     let is_alone = flow.flags & FLOW_ENCAPSULATE != 0;
     // SAFETY: as in `is_shown`.
@@ -130,7 +154,7 @@ fn move_to_flows<F: Family>(key: &KeyOf<F>, place: *mut KeyOf<F>) -> bool {
     };
     if !is_alone && is_given_away::<F>(twin_key, key) {
         let _ = F::flows_new().remove(key);
-        return false;
+        return NOTHING;
     }
     flow.last_seen = clock::now();
     if flow.state == FLOW_SYN {
@@ -145,22 +169,69 @@ fn move_to_flows<F: Family>(key: &KeyOf<F>, place: *mut KeyOf<F>) -> bool {
         }
     }
     if !has_moved {
-        // The embryos serve the connection as well, if they may be silent as long as its entries.
-        // SAFETY: if the memory is recycled here, another connection's entry lives longer, or until its next packet.
-        unsafe { (*entry).state = flow.state };
-        if !is_alone && let Some(twin) = F::flows_new().get_ptr_mut(twin_key) {
-            // SAFETY: as above.
-            unsafe { (*twin).state = flow.state };
-        }
-        return false;
+        return WAITS;
     }
+    // The stack has no room to remember the former state, which the embryo still has.
+    // SAFETY: the map's memory; if it is recycled here, another connection's state decides what is counted.
+    let former = unsafe { (*entry).state };
     let _ = F::flows_new().remove(key);
     if !is_alone {
-        let event = ConnectionEvent::Established;
-        figures::count_connection::<F>(event, key, flow.service, BackendRef(flow.backend));
+        // Datagrams have no state that would show it before they move. A connection that was met in its middle was
+        // established before.
+        if former == FLOW_SYN || former == FLOW_DATAGRAM {
+            count_established::<F>(key, &flow);
+        }
         let _ = F::flows_new().remove(twin_key);
     }
-    true
+    MOVED
+}
+
+global_by_family! { fn global_establish = establish4 | establish6() -> u32, establish_body }
+
+#[inline(always)]
+fn establish_body<F: Family>() -> u32 {
+    match (stored_key::<F>(KEY), key_room::<F>(REPLY_KEY)) {
+        (Some(key), Some(room)) => establish_in_place::<F>(key, room),
+        _ => NOTHING,
+    }
+}
+
+/// Establishes a connection whose entries have no room in FLOWS; returns `NOTHING` if it was established before, else
+/// `WAITS`.
+///
+/// The embryos serve it as well, if they may be silent as long as its entries. `place` is as for [`move_to_flows`].
+#[inline(always)]
+fn establish_in_place<F: Family>(key: &KeyOf<F>, place: *mut KeyOf<F>) -> u32 {
+    let Some(entry) = F::flows_new().get_ptr_mut(key) else {
+        return NOTHING;
+    };
+    // SAFETY: the map's memory; if it is recycled here, another connection's entry lives longer, or until its next
+    // packet.
+    let flow = unsafe { &mut *entry };
+    if !flow.is_clients(key) || flow.state != FLOW_SYN {
+        return NOTHING;
+    }
+    flow.state = FLOW_ESTABLISHED;
+    if flow.flags & FLOW_ENCAPSULATE != 0 {
+        return WAITS;
+    }
+    count_established::<F>(key, flow);
+    // SAFETY: as in `has_seen_answer`.
+    let twin_key = unsafe {
+        *place = flow.twin(key);
+        &*place
+    };
+    if let Some(twin) = F::flows_new().get_ptr_mut(twin_key) {
+        // SAFETY: as above.
+        unsafe { (*twin).state = FLOW_ESTABLISHED };
+    }
+    WAITS
+}
+
+#[inline(always)]
+fn count_established<F: Family>(key: &KeyOf<F>, flow: &FlowOf<F>) {
+    let event = ConnectionEvent::Established;
+    figures::count_connection::<F>(event, key, flow.service, BackendRef(flow.backend));
 }
 
 /// Counts a backend's RST, before [`renew`] writes the new state, which has no room for this on the stack.
@@ -264,11 +335,10 @@ fn renew_both<F: Family>(key: &KeyOf<F>, tcp_flags: u8, embryo: bool, sender: Se
         return;
     }
     flow.reverse(key, &twin_key);
-    let _ = if embryo {
-        F::flows_new().insert(&twin_key, &flow, BPF_ANY.into())
-    } else {
-        F::flows().insert(&twin_key, &flow, BPF_ANY.into())
-    };
+    if embryo || F::flows().insert(&twin_key, &flow, BPF_ANY.into()).is_err() {
+        // Also the place of the half for which FLOWS has no room. Packets find it there.
+        let _ = F::flows_new().insert(&twin_key, &flow, BPF_ANY.into());
+    }
 }
 
 /// Updates state and time for a packet.

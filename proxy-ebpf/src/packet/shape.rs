@@ -111,6 +111,21 @@ pub fn opaque(number: u64) -> u64 {
     number
 }
 
+/// Makes LLVM believe that a result is used.
+///
+/// A function whose result nobody uses would leave anything in the register of its result. The verifier refuses the
+/// address of a stack slot there.
+#[inline(always)]
+pub fn used(result: bool) {
+    #[cfg_attr(not(target_arch = "bpf"), expect(unused, reason = "the host only lints this"))]
+    let result = u64::from(result);
+    // SAFETY: an instruction that changes nothing.
+    #[cfg(target_arch = "bpf")]
+    unsafe {
+        core::arch::asm!("{0} = {0}", inout(reg) result => _, options(nomem, nostack));
+    }
+}
+
 /// Returns 1 if `left` is below `right`, else 0.
 ///
 /// It is the sign of the difference. Behind a comparison, the verifier would walk everything once for each

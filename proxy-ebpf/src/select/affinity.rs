@@ -11,6 +11,7 @@ use proxy_common::selection::{BackendRef, HintKey, Slot};
 use crate::flow::{self, Found, Sender};
 use crate::maps::family::Family;
 use crate::maps::{self, clock};
+use crate::packet::shape::used;
 use crate::packet::{Packet, Parsed};
 use crate::select::backend;
 
@@ -49,26 +50,23 @@ pub fn track<P: Packet, F: Family>(
     found: Found,
     frontend: &Frontend,
 ) {
-    flow::track::<P, F>(packet, parsed, found, Sender::Client);
-    if found.is_embryo() && frontend.flags & FRONTEND_AFFINITY != 0 {
-        enter::<F>(frontend, parsed);
+    if flow::track::<P, F>(packet, parsed, found, Sender::Client) && frontend.flags & FRONTEND_AFFINITY != 0 {
+        used(enter::<F>(frontend, parsed));
     }
 }
 
-/// Gives a client the backend of a connection that was promoted just now.
+/// Gives a client the backend of a connection that was established just now; returns whether it did.
 ///
 /// It looks the connection up once more: the walk's stack has no room to remember it.
 #[inline(never)]
-fn enter<F: Family>(frontend: &Frontend, parsed: &Parsed<F::Address>) {
-    let Some((found, _)) =
-        flow::lookup::<F>(parsed, frontend.service).filter(|(found, _)| !found.is_embryo())
-    else {
-        return;
+fn enter<F: Family>(frontend: &Frontend, parsed: &Parsed<F::Address>) -> bool {
+    let Some((found, _)) = flow::lookup::<F>(parsed, frontend.service) else {
+        return false;
     };
     let key = key_of::<F>(frontend, (parsed.key.source, AFFINITY_CLIENT));
     let entry = Affinity { backend: found.backend.0, service: key.service, last_used: clock::now() };
     // If the map refuses the entry, the next connection goes by its slot, like every client's first.
-    let _ = F::affinity().insert(&key, &entry, BPF_ANY.into());
+    F::affinity().insert(&key, &entry, BPF_ANY.into()).is_ok()
 }
 
 /// One service port has one affinity over all its frontends.

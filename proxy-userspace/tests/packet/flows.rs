@@ -1,8 +1,7 @@
 //! Flow entries: their tables, their states, and their expiry.
 
 use millrace_lab::frame::{FIRST_NUMBER, Frame, flag};
-use millrace_lab::program::{Bed, FlowEntry, FlowTable, Sizes, monotonic_seconds};
-use proxy_common::config::AGENT_HOLD;
+use millrace_lab::program::{Bed, FlowEntry, FlowTable};
 use proxy_common::flow::{
     FLOW_CLOSING, FLOW_DATAGRAM, FLOW_ESTABLISHED, FLOW_REPLY, FLOW_REWRITE_DESTINATION, FLOW_REWRITE_SOURCE,
     FLOW_SYN,
@@ -37,13 +36,10 @@ each_client! {
     an_entry_that_holds_another_client_is_not_believed
     an_evicted_reply_entry_comes_back_with_the_renewal
     a_packet_writes_its_time_only_into_an_entry_that_is_old_enough
-    a_connection_that_finds_no_room_is_served_from_the_table_of_new_ones
-    no_connection_moves_while_the_agent_copies_the_table
-    no_half_of_a_connection_moves
 }
 
 /// Returns a bed with a Service with one backend on this node.
-fn bed_with_service(case: Case) -> Bed {
+pub fn bed_with_service(case: Case) -> Bed {
     let bed = Bed::new();
     bed.service().external(case.vip()).backend_local(case.pod(1)).install();
     bed.service().udp().external(case.vip()).backend_local(case.pod(1)).install();
@@ -52,7 +48,7 @@ fn bed_with_service(case: Case) -> Bed {
 
 /// Sends the client's packet and returns its entry, wherever it is.
 #[track_caller]
-fn client_entry(case: Case, bed: &Bed, frame: &Frame) -> FlowEntry {
+pub fn client_entry(case: Case, bed: &Bed, frame: &Frame) -> FlowEntry {
     case.arrives(bed, frame).assert_counted(case.served());
     entry_of(bed, frame)
 }
@@ -65,21 +61,21 @@ fn entry_of(bed: &Bed, frame: &Frame) -> FlowEntry {
 
 /// Sends the backend's answer to a client's packet.
 #[track_caller]
-fn backend_answers(case: Case, bed: &Bed, flags: u8) {
+pub fn backend_answers(case: Case, bed: &Bed, flags: u8) {
     let reply = case.tcp(flags).with_destination(case.pod(1)).reply();
     bed.send(case.way_out(), &reply).assert_counted(Reason::Reply);
 }
 
 /// SYN, SYN-ACK, ACK.
 #[track_caller]
-fn handshake(case: Case, bed: &Bed) {
+pub fn handshake(case: Case, bed: &Bed) {
     case.arrives(bed, &case.tcp(flag::SYN)).assert_counted(case.served());
     backend_answers(case, bed, flag::SYN | flag::ACK);
     case.arrives(bed, &case.tcp(flag::ACK)).assert_counted(case.served());
 }
 
 /// Returns the numbers of entries in FLOWS_NEW and FLOWS.
-fn table_sizes(bed: &Bed) -> (usize, usize) {
+pub fn table_sizes(bed: &Bed) -> (usize, usize) {
     (bed.flows(FlowTable::New).len(), bed.flows(FlowTable::Established).len())
 }
 
@@ -406,56 +402,4 @@ fn a_packet_writes_its_time_only_into_an_entry_that_is_old_enough(case: Case) {
     client_entry(case, &bed, &data);
     let after = times();
     assert!(after.iter().zip(before).all(|(after, before)| *after >= before + FLOW_RENEWAL - 2), "{after:?}");
-}
-
-/// FLOWS evicts nothing.
-fn a_connection_that_finds_no_room_is_served_from_the_table_of_new_ones(case: Case) {
-    let sizes = Sizes { flows: 2, ..Sizes::default() };
-    let bed = Bed::builder().sizes(sizes).load();
-    bed.service().external(case.vip()).backend_local(case.pod(1)).install();
-    handshake(case, &bed);
-    assert_eq!(table_sizes(&bed), (0, 2));
-    let [syn, data] = [flag::SYN, flag::ACK].map(|flags| case.tcp_from(2, flags));
-    case.arrives(&bed, &syn).assert_counted(case.served());
-    bed.answer_all();
-    for _ in 0..2 {
-        case.arrives(&bed, &data).assert_counted(case.served());
-    }
-    assert_eq!(table_sizes(&bed), (2, 2));
-    let reply = data.clone().with_destination(case.pod(1)).reply();
-    let states = || [&data, &reply].map(|frame| bed.flow_of(FlowTable::New, frame).unwrap().state);
-    assert_eq!(states(), [FLOW_ESTABLISHED; 2], "it may be silent for as long as others");
-    bed.age_flows(Timeouts::default().syn + 60);
-    bed.send(case.way_out(), &reply).assert_counted(Reason::Reply);
-
-    bed.forget_flow(&case.tcp(flag::ACK));
-    bed.forget_flow(&case.tcp(flag::ACK).with_destination(case.pod(1)).reply());
-    case.arrives(&bed, &data).assert_counted(case.served());
-    assert_eq!(table_sizes(&bed), (0, 2), "there is room again");
-}
-
-fn no_connection_moves_while_the_agent_copies_the_table(case: Case) {
-    let bed = bed_with_service(case);
-    bed.set_agent_word(AGENT_HOLD, monotonic_seconds() + 100);
-    handshake(case, &bed);
-    assert_eq!(table_sizes(&bed), (2, 0));
-    let data = case.tcp(flag::ACK);
-    assert_eq!(client_entry(case, &bed, &data).state, FLOW_ESTABLISHED, "it may be silent for long");
-    backend_answers(case, &bed, flag::ACK);
-    assert_eq!(table_sizes(&bed), (2, 0));
-    // The agent was killed meanwhile.
-    bed.set_agent_word(AGENT_HOLD, monotonic_seconds() - 1);
-    client_entry(case, &bed, &case.tcp(flag::ACK));
-    assert_eq!(table_sizes(&bed), (0, 2));
-}
-
-/// FLOWS has room for one entry.
-fn no_half_of_a_connection_moves(case: Case) {
-    let bed = Bed::builder().sizes(Sizes { flows: 1, ..Sizes::default() }).load();
-    bed.service().external(case.vip()).backend_local(case.pod(1)).install();
-    handshake(case, &bed);
-    assert_eq!(table_sizes(&bed), (2, 0));
-    backend_answers(case, &bed, flag::ACK);
-    client_entry(case, &bed, &case.tcp(flag::ACK));
-    assert_eq!(table_sizes(&bed), (2, 0));
 }

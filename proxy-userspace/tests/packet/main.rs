@@ -23,6 +23,7 @@ mod fou;
 mod fragment_sides;
 mod fragments;
 mod frontend_index;
+mod full;
 mod held_fragments;
 mod jumbo;
 mod kernel_drops;
