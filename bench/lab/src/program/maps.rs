@@ -9,6 +9,7 @@ use proxy_common::verdict::Counter;
 use proxy_common::{Addr4, Addr6, Address};
 
 use super::Bed;
+use super::counters::sum;
 
 /// The map of a pair that belongs to an address family.
 pub trait FamilyMaps: Address {
@@ -31,23 +32,13 @@ impl FamilyMaps for Addr6 {
 }
 
 impl Bed {
-    /// Reads all counters, summed over the CPUs; indexed by
-    /// [`Program::counter`](proxy_common::verdict::Program::counter).
-    #[must_use]
-    pub fn counters(&self) -> Vec<Counter> {
-        let ebpf = self.ebpf();
-        let counters: PerCpuArray<&MapData, Counter> =
-            ebpf.map("COUNTERS").expect("COUNTERS").try_into().expect("COUNTERS");
-        counters.iter().map(|values| sum(&values.expect("a counter"))).collect()
-    }
-
     /// Reads the counter of a Service, summed over the CPUs.
     #[must_use]
     pub fn service_counter(&self, service: u32) -> Counter {
         let ebpf = self.ebpf();
         let map: PerCpuArray<&MapData, Counter> =
             ebpf.map("SERVICE_STATS").expect("SERVICE_STATS").try_into().expect("SERVICE_STATS");
-        sum(&map.get(&service, 0).expect("a service of this bed"))
+        sum(map.get(&service, 0).expect("a service of this bed").iter())
     }
 
     /// Writes an entry of an array.
@@ -116,11 +107,4 @@ impl Bed {
         let hash: HashMap<&MapData, K, V> = ebpf.map(map).expect(map).try_into().expect(map);
         hash.iter().collect::<Result<_, _>>().unwrap_or_else(|error| panic!("{map}: {error:?}"))
     }
-}
-
-fn sum(values: &PerCpuValues<Counter>) -> Counter {
-    values.iter().fold(Counter::default(), |sum, one| Counter {
-        packets: sum.packets + one.packets,
-        bytes: sum.bytes + one.bytes,
-    })
 }

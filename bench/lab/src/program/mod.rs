@@ -22,6 +22,7 @@
 mod builder;
 mod clear;
 mod context;
+mod counters;
 mod figures;
 mod fixture;
 mod flows;

@@ -1,0 +1,80 @@
+//! All counters, read by one call. A test runs thousands of frames, each between two readings, and a call for
+//! each counter would take most of its time.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use aya::maps::{Map, MapData};
+use nix::errno::Errno;
+use proxy_common::verdict::{COUNTER_ENTRIES, Counter};
+
+use super::Bed;
+
+/// linux/bpf.h
+const BPF_MAP_LOOKUP_BATCH: libc::c_long = 24;
+
+/// The part of union bpf_attr for calls of many entries.
+#[repr(C)]
+#[derive(Debug, Default)]
+struct Batch {
+    begin: u64,
+    end: u64,
+    keys: u64,
+    values: u64,
+    count: u32,
+    map: u32,
+    flags: [u64; 2],
+}
+
+impl Bed {
+    /// Reads all counters, summed over the CPUs; indexed by
+    /// [`Program::counter`](proxy_common::verdict::Program::counter).
+    ///
+    /// # Panics
+    /// If the kernel can't read them.
+    #[must_use]
+    pub fn counters(&self) -> Vec<Counter> {
+        let cpus = aya::util::nr_cpus().expect("a number of CPUs");
+        let ebpf = self.ebpf();
+        let Some(Map::PerCpuArray(map)) = ebpf.map("COUNTERS") else {
+            panic!("COUNTERS is no array of each CPU")
+        };
+        let mut each = vec![Counter::default(); COUNTER_ENTRIES as usize * cpus];
+        read_all(descriptor(map), &mut each).expect("counters");
+        each.chunks(cpus).map(sum).collect()
+    }
+}
+
+fn descriptor(map: &MapData) -> BorrowedFd<'_> {
+    map.fd().as_fd()
+}
+
+/// Reads the array from its beginning on; the values of an entry lie side by side.
+fn read_all(map: BorrowedFd<'_>, each: &mut [Counter]) -> nix::Result<()> {
+    let (mut end, mut keys) = (0_u32, vec![0_u32; COUNTER_ENTRIES as usize]);
+    let mut batch = Batch {
+        end: (&raw mut end) as u64,
+        keys: keys.as_mut_ptr() as u64,
+        values: each.as_mut_ptr() as u64,
+        count: COUNTER_ENTRIES,
+        map: u32::try_from(map.as_raw_fd()).expect("a descriptor"),
+        ..Batch::default()
+    };
+    // SAFETY: the kernel writes `count` keys, as many values for each CPU, and the place after the last one. All
+    // memory has that size and lives until the call returns.
+    let done =
+        unsafe { libc::syscall(libc::SYS_bpf, BPF_MAP_LOOKUP_BATCH, &raw mut batch, size_of::<Batch>()) };
+    match Errno::result(done) {
+        // There is none after the last one.
+        Ok(_) | Err(Errno::ENOENT) if batch.count == COUNTER_ENTRIES => Ok(()),
+        Ok(_) => Err(Errno::EIO),
+        Err(error) => Err(error),
+    }
+}
+
+/// Adds the values of all CPUs.
+pub(super) fn sum<'a>(values: impl IntoIterator<Item = &'a Counter>) -> Counter {
+    values.into_iter().fold(Counter::default(), |sum, one| Counter {
+        packets: sum.packets + one.packets,
+        bytes: sum.bytes + one.bytes,
+    })
+}
