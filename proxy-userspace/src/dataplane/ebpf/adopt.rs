@@ -76,12 +76,10 @@ impl Maps {
         Ok(services)
     }
 
+    /// Returns the slots up to the last one in use. A copy of all would take 8 MB.
     fn found_slots(&self) -> Vec<Slot> {
-        let mut slots: Vec<Slot> =
-            (0..self.selection.len()).map(|slot| Slot(self.selection.load(slot))).collect();
-        let used = slots.iter().rposition(|slot| slot.0 != 0).map_or(0, |last| last + 1);
-        slots.truncate(used);
-        slots
+        let used = self.selection.all().rposition(|word| word != 0).map_or(0, |last| last + 1);
+        self.selection.all().take(used).map(Slot).collect()
     }
 }
 

@@ -5,6 +5,7 @@ use std::io;
 use std::num::NonZeroUsize;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
+use std::slice;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
@@ -63,11 +64,24 @@ impl MappedArray {
         self.word(index).map(|word| word.store(value, Ordering::Release)).is_some()
     }
 
+    /// Returns all words, in their order. One at a time takes ten times as long.
+    pub fn all(&self) -> impl DoubleEndedIterator<Item = u64> + ExactSizeIterator {
+        self.words().iter().map(|word| word.load(Ordering::Acquire))
+    }
+
+    /// Returns the number of words in use: those other than 0.
+    pub fn used(&self) -> usize {
+        self.all().filter(|word| *word != 0).count()
+    }
+
     fn word(&self, index: u32) -> Option<&AtomicU64> {
-        let offset = usize::try_from(index).ok().filter(|_| index < self.length)?;
-        // SAFETY: `offset` is below the length checked above, which the mapping has, page-aligned, as long as
-        // `self` lives; all access in this process is atomic, and the kernel reads whole aligned words.
-        Some(unsafe { self.words.add(offset).as_ref() })
+        self.words().get(usize::try_from(index).ok()?)
+    }
+
+    fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping has this length, page-aligned, as long as `self` lives; all access in this process is
+        // atomic, and the kernel reads whole aligned words.
+        unsafe { slice::from_raw_parts(self.words.as_ptr(), self.length as usize) }
     }
 }
 

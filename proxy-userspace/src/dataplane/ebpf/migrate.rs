@@ -84,7 +84,7 @@ fn short_agent(root: &Path) -> Vec<u64> {
 /// Returns the words of the AGENT in a directory of maps; none if there is none.
 fn words(maps: &Path) -> Vec<u64> {
     let agent = map::mapped(maps, "AGENT", Access::Read).ok();
-    agent.map_or_else(Vec::new, |agent| (0..agent.len()).map(|index| agent.load(index)).collect())
+    agent.map_or_else(Vec::new, |agent| agent.all().collect())
 }
 
 fn adopt_root(root: &Path, layout: &Layout) -> Result<(), OpenError> {

@@ -105,8 +105,8 @@ impl PinnedMaps {
     }
 
     fn fill(&self) -> Result<Vec<MapView>, ReadError> {
-        let services = (1..self.maps.services.len()).filter(|id| self.maps.services.load(*id) != 0).count();
-        let slots = (0..self.maps.selection.len()).filter(|id| self.maps.selection.load(*id) != 0).count();
+        // Service 0 is none, and its word is 0.
+        let (services, slots) = (self.maps.services.used(), self.maps.selection.used());
         let mut maps = vec![
             map_view("SERVICES", self.maps.services.len(), Some(services)),
             map_view("SELECTION", self.maps.selection.len(), Some(slots)),
