@@ -1,7 +1,7 @@
 //! Random and mutated input: frames through the real programs, against an oracle that shares no code
 //! with them, and manifests, settings and requests through the control plane.
 //!
-//! It needs root and the BPF object. Each program gets a million frames, with `MILLRACE_LONG=1` ten
+//! It needs root and the BPF object. Each program gets 500,000 frames, with `MILLRACE_LONG=1` ten
 //! million, with `MILLRACE_FRAMES` any number. They come in rounds. A failure's message has the seed of
 //! its round, and `MILLRACE_SEED` repeats that round alone.
 #![expect(

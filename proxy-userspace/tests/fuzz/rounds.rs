@@ -10,7 +10,9 @@ use millrace_lab::program::Counts;
 use proxy_common::verdict::Reason;
 
 /// Frames of a usual run for each program.
-const FRAMES: u64 = 1_000_000;
+const FRAMES: u64 = 500_000;
+/// The same with `MILLRACE_LONG=1`.
+const LONG_FRAMES: u64 = 10_000_000;
 /// Frames of a round. It takes some seconds, so that a failed one is repeated quickly.
 const ROUND: u64 = 250_000;
 /// Frames after which every expected reason has occurred. One round is too short for the rarest.
@@ -55,7 +57,7 @@ impl Rounds {
     /// Returns all rounds. With `MILLRACE_SEED`, that is one round with this seed, unless
     /// `MILLRACE_FRAMES` wants more.
     pub fn new(program: &'static str) -> Self {
-        let usual = if given_seed().is_some() { ROUND } else { times_if_long(FRAMES) };
+        let usual = if given_seed().is_some() { ROUND } else { if_long(LONG_FRAMES, FRAMES) };
         let start = Instant::now();
         Self {
             program,
@@ -150,8 +152,12 @@ pub fn seed_of_now() -> u64 {
 
 /// Returns a number of inputs, ten times as many with `MILLRACE_LONG=1`.
 pub fn times_if_long(inputs: u64) -> u64 {
+    if_long(10 * inputs, inputs)
+}
+
+fn if_long(long: u64, usual: u64) -> u64 {
     let is_long = std::env::var_os("MILLRACE_LONG").is_some_and(|value| value == "1");
-    if is_long { 10 * inputs } else { inputs }
+    if is_long { long } else { usual }
 }
 
 fn number(variable: &str) -> Option<u64> {

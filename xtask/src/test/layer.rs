@@ -56,6 +56,20 @@ pub enum Layer {
 const WITHOUT_UPLINKS: [&str; 10] =
     ["bad_input", "check", "command_line", "faces", "host", "node", "refusals", "rights", "top", "views"];
 
+/// Modules of the layer `namespace` whose tests are about the agent, its maps, sockets or pods. TC and XDP share the
+/// code that serves them. So without XDP they run with `--long` only.
+const AGAIN_IF_LONG: [&str; 9] = [
+    "demonstration",
+    "incidents",
+    "monitor",
+    "own_connections",
+    "priority",
+    "programs",
+    "resize",
+    "snat_ports",
+    "survival",
+];
+
 /// One run of a layer.
 #[derive(Clone, Copy)]
 pub struct Pass {
@@ -72,7 +86,7 @@ enum Work {
     Unit,
     /// One test target.
     Target(&'static str),
-    /// One test target without `WITHOUT_UPLINKS`, with agents that get this `--xdp`.
+    /// One test target without `WITHOUT_UPLINKS` and `AGAIN_IF_LONG`, with agents that get this `--xdp`.
     TargetWithXdp(&'static str, &'static str),
     /// One test target that needs the benchmarks' own BPF object.
     TargetWithBenchObject(&'static str),
@@ -226,9 +240,9 @@ pub fn perform(
         | Work::TargetWithTraceObject(name)
         | Work::TargetWithBenchObject(name) => cargo.args(["--test", name]),
         Work::TargetWithXdp(name, xdp) => {
-            let skips =
-                WITHOUT_UPLINKS.iter().flat_map(|module| ["--skip".to_owned(), format!("{module}::")]);
-            of_tests.extend(skips);
+            let again: &[&str] = if args.long { &[] } else { &AGAIN_IF_LONG };
+            let skipped = WITHOUT_UPLINKS.iter().chain(again);
+            of_tests.extend(skipped.flat_map(|module| ["--skip".to_owned(), format!("{module}::")]));
             cargo.args(["--test", name]).env("MILLRACE_XDP", xdp)
         }
         Work::ModuleWithApiserver { target, module, xdp } => {
