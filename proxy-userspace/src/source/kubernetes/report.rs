@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
+use super::KINDS;
 use super::failure::Failure;
 use super::resource::resource;
 use crate::source::{Kind, ObjectKey, Problem, Severity, Signs, Topic};
@@ -39,6 +40,12 @@ impl Reports {
         let message = self.message(failure);
         let mut troubles = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
         let is_known = troubles.values().any(|known| *known == message);
+        if matches!(failure, Failure::Older { .. }) {
+            // All kinds are listed again, and the server works once all of them are.
+            for other in KINDS {
+                troubles.entry(other).or_insert_with(|| message.clone());
+            }
+        }
         troubles.insert(kind, message.clone());
         self.signs.set_trouble(Some(message.clone()));
         (!is_known).then(|| problem(None, String::new(), message, Severity::Warning))
