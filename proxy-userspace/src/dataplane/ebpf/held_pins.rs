@@ -164,6 +164,7 @@ mod tests {
         in_namespace(|| {
             let scratch = Scratch::new("held-pins-lock");
             let mut dataplane = scratch.open();
+            assert!(dataplane.set_topology(&loopback()).is_complete());
             let layout = Layout::new(&scratch.path);
             let before = pins(&scratch);
             let restore =
