@@ -24,6 +24,13 @@ each_ingress! {
     a_forged_reset_takes_no_port_from_a_connection_that_finds_no_room
 }
 
+/// Returns a bed whose FLOWS has room for so many entries, with a Service with one backend on this node.
+fn bed_with_room(case: Case, flows: u32) -> Bed {
+    let bed = Bed::builder().sizes(Sizes { flows, ..Sizes::default() }).load();
+    bed.service().external(case.vip()).backend_local(case.pod(1)).install();
+    bed
+}
+
 /// Lets no connection into FLOWS.
 fn hold(bed: &Bed) {
     bed.set_agent_word(AGENT_HOLD, monotonic_seconds() + 100);
@@ -31,9 +38,7 @@ fn hold(bed: &Bed) {
 
 /// FLOWS evicts nothing.
 fn a_connection_that_finds_no_room_is_served_from_the_table_of_new_ones(case: Case) {
-    let sizes = Sizes { flows: 2, ..Sizes::default() };
-    let bed = Bed::builder().sizes(sizes).load();
-    bed.service().external(case.vip()).backend_local(case.pod(1)).install();
+    let bed = bed_with_room(case, 2);
     handshake(case, &bed);
     assert_eq!(table_sizes(&bed), (0, 2));
     let [syn, data] = [flag::SYN, flag::ACK].map(|flags| case.tcp_from(2, flags));
@@ -57,7 +62,7 @@ fn a_connection_that_finds_no_room_is_served_from_the_table_of_new_ones(case: Ca
 
 fn no_connection_moves_while_the_agent_copies_the_table(case: Case) {
     let bed = bed_with_service(case);
-    bed.set_agent_word(AGENT_HOLD, monotonic_seconds() + 100);
+    hold(&bed);
     handshake(case, &bed);
     assert_eq!(table_sizes(&bed), (2, 0));
     let data = case.tcp(flag::ACK);
@@ -70,10 +75,8 @@ fn no_connection_moves_while_the_agent_copies_the_table(case: Case) {
     assert_eq!(table_sizes(&bed), (0, 2));
 }
 
-/// FLOWS has room for one entry.
 fn no_half_of_a_connection_moves(case: Case) {
-    let bed = Bed::builder().sizes(Sizes { flows: 1, ..Sizes::default() }).load();
-    bed.service().external(case.vip()).backend_local(case.pod(1)).install();
+    let bed = bed_with_room(case, 1);
     handshake(case, &bed);
     assert_eq!(table_sizes(&bed), (2, 0));
     backend_answers(case, &bed, flag::ACK);
@@ -81,10 +84,8 @@ fn no_half_of_a_connection_moves(case: Case) {
     assert_eq!(table_sizes(&bed), (2, 0));
 }
 
-/// FLOWS has room for three entries.
 fn a_half_that_finds_no_room_is_made_again_in_the_table_of_new_ones(case: Case) {
-    let bed = Bed::builder().sizes(Sizes { flows: 3, ..Sizes::default() }).load();
-    bed.service().external(case.vip()).backend_local(case.pod(1)).install();
+    let bed = bed_with_room(case, 3);
     handshake(case, &bed);
     let data = case.tcp(flag::ACK);
     let reply = data.clone().with_destination(case.pod(1)).reply();

@@ -3,7 +3,7 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-use aya::maps::{Map, MapData};
+use aya::maps::Map;
 use nix::errno::Errno;
 use proxy_common::verdict::{COUNTER_ENTRIES, Counter};
 
@@ -39,13 +39,9 @@ impl Bed {
             panic!("COUNTERS is no array of each CPU")
         };
         let mut each = vec![Counter::default(); COUNTER_ENTRIES as usize * cpus];
-        read_all(descriptor(map), &mut each).expect("counters");
+        read_all(map.fd().as_fd(), &mut each).expect("counters");
         each.chunks(cpus).map(sum).collect()
     }
-}
-
-fn descriptor(map: &MapData) -> BorrowedFd<'_> {
-    map.fd().as_fd()
 }
 
 /// Reads the array from its beginning on; the values of an entry lie side by side.
