@@ -50,10 +50,6 @@ pub mod global {
     pub const SHARE: &str = "SHARE";
     /// Non-zero if the socket hooks serve only sockets of the node's own network namespace.
     pub const SOCKET_NODE_ONLY: &str = "SOCKET_NODE_ONLY";
-    /// Cookie of the node's own network namespace, in which the agent runs: the low word.
-    pub const NODE_NAMESPACE_LOW: &str = "NODE_NAMESPACE_LOW";
-    /// The high word of that cookie.
-    pub const NODE_NAMESPACE_HIGH: &str = "NODE_NAMESPACE_HIGH";
 }
 
 /// Bit of `DSR_TAKES`: packets encapsulated in IP.
@@ -73,10 +69,10 @@ pub const AGENT_SHARE: u32 = 5;
 /// Index into AGENT: the monotonic second since which the attached programs have had that word.
 pub const AGENT_SHARE_SINCE: u32 = 6;
 /// Index into AGENT: the number of backends, IPv4 in the low half and IPv6 in the high half, with
-/// [`BACKENDS_COUNTED`] set.
+/// [`COUNTED`] set.
 pub const AGENT_BACKENDS: u32 = 7;
-/// Bit of the word at [`AGENT_BACKENDS`]: an agent wrote the word.
-pub const BACKENDS_COUNTED: u64 = 1 << 63;
+/// Bit of the words at [`AGENT_BACKENDS`] and [`AGENT_FLOWS`]: an agent wrote the word.
+pub const COUNTED: u64 = 1 << 63;
 /// Index into AGENT: the monotonic second up to which no connection moves to FLOWS. An agent that copies
 /// FLOWS into a larger or smaller map needs them to stand still. The time ends by itself, should the agent
 /// be killed meanwhile.
@@ -84,8 +80,14 @@ pub const AGENT_HOLD: u32 = 8;
 /// Index into AGENT: the first port of `--snat-ports` in bits 0 to 15, the last one in bits 16 to 31; zero if
 /// no agent wrote it.
 pub const AGENT_SNAT_PORTS: u32 = 9;
+/// Index into AGENT: the entries of FLOWS at the agent's last walk, IPv4 in the low half and IPv6 in the high half,
+/// with [`COUNTED`] set.
+pub const AGENT_FLOWS: u32 = 10;
+/// Index into AGENT: the cookie of the node's own network namespace, in which the agent runs. It is no constant of the
+/// programs, so that they do not differ from one start of the node to the next.
+pub const AGENT_NAMESPACE: u32 = 11;
 /// The number of `u64` words in AGENT.
-pub const AGENT_WORDS: u32 = 10;
+pub const AGENT_WORDS: u32 = 12;
 
 /// `SHARE_*` word: no mode change. The programs serve all connections.
 pub const SHARE_ALONE: u32 = 0;

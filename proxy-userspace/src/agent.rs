@@ -16,7 +16,8 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tracing::{info, warn};
 
 use crate::config::{ConfigFile, ProxyMode, Settings, Source};
-use crate::dataplane::ebpf::{self, Mounted, OpenError, OuterSource, Share, Sockets, cgroup};
+use crate::dataplane::ebpf::{self, Mounted, OpenError, OuterSource, Share, Sizes, Sockets, cgroup};
+use crate::dataplane::growing::Growing;
 use crate::dataplane::{Dataplane, Mode, change, ipvs};
 use crate::events;
 use crate::faces::{HttpServers, ServedState};
@@ -237,8 +238,14 @@ fn mount(settings: &Settings) -> Result<Option<Mounted>, AgentError> {
 /// Opens the requested data plane; with `auto` eBPF, else IPVS.
 fn open(settings: &Settings, desired: &Desired) -> Result<(Box<dyn Dataplane>, Mode), AgentError> {
     check_outer_source(&settings.dsr.outer_source, desired)?;
-    let of_ebpf = || ebpf_settings(settings, desired);
-    let ebpf = || change::to_ebpf(of_ebpf(), &settings.ipvs, settings.drain, desired);
+    let ebpf = || -> Result<Box<dyn Dataplane>, OpenError> {
+        let settings = settings.clone();
+        let open = move |sizes: &Sizes, desired: &Desired| {
+            change::to_ebpf(ebpf_settings(&settings, *sizes), &settings.ipvs, settings.drain, desired)
+        };
+        Ok(Box::new(Growing::open(desired, open)?))
+    };
+    let of_ebpf = || ebpf_settings(settings, Sizes::for_desired(desired));
     let ipvs = || change::to_ipvs(&settings.ipvs, of_ebpf(), settings.drain);
     match settings.proxy_mode {
         ProxyMode::Ebpf => Ok((ebpf()?, Mode::Ebpf)),
@@ -320,8 +327,7 @@ fn node_settings(settings: &Settings) -> NodeSettings {
     }
 }
 
-fn ebpf_settings(settings: &Settings, desired: &Desired) -> ebpf::Settings {
-    let sizes = ebpf::Sizes::for_desired(desired);
+fn ebpf_settings(settings: &Settings, sizes: Sizes) -> ebpf::Settings {
     ebpf::Settings {
         bpffs_path: settings.bpffs.clone(),
         xdp: settings.xdp,
@@ -334,7 +340,7 @@ fn ebpf_settings(settings: &Settings, desired: &Desired) -> ebpf::Settings {
             cgroup: settings.sockets.cgroup.clone().or_else(cgroup::mounted),
             ..settings.sockets.clone()
         },
-        sizes: ebpf::Sizes { flows: settings.flow_table_size, ..sizes }.for_sockets(settings.sockets.lb),
+        sizes: Sizes { flows: settings.flow_table_size, ..sizes }.for_sockets(settings.sockets.lb),
         share: Share::Alone,
     }
 }

@@ -14,6 +14,7 @@ use crate::header::{has_connections, tcp_flag};
 use crate::maps::family::{Family, FlowOf, KeyOf};
 use crate::maps::global::{KEY, REPLY_KEY, global_by_family, key_room, store_key, stored_key};
 use crate::maps::{clock, figures, observe};
+use crate::packet::shape::used;
 use crate::packet::{Packet, Parsed};
 
 /// The packet shows nothing new about the connection.
@@ -40,7 +41,7 @@ pub fn track<P: Packet, F: Family>(
     let shown = match sender {
         _ if !found.is_embryo() => NOTHING,
         Sender::Backend => {
-            proof::record_answer::<P, F>(*packet, parsed);
+            used(proof::record_answer::<P, F>(*packet, parsed));
             NOTHING
         }
         Sender::Client if answered => promote_if_shown::<P, F>(*packet, parsed),

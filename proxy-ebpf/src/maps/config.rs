@@ -57,10 +57,6 @@ pub static SHARE: Global<u32> = Global::new(SHARE_ALONE);
 
 #[unsafe(no_mangle)]
 pub static SOCKET_NODE_ONLY: Global<u32> = Global::new(0);
-#[unsafe(no_mangle)]
-pub static NODE_NAMESPACE_LOW: Global<u32> = Global::new(0);
-#[unsafe(no_mangle)]
-pub static NODE_NAMESPACE_HIGH: Global<u32> = Global::new(0);
 
 /// Whether a port, in network byte order, may be that of a reply to SNAT.
 #[inline(always)]
@@ -85,12 +81,6 @@ pub fn takes_fou() -> bool {
 pub fn has_outer_sources() -> bool {
     // SAFETY: the first of the mask's words, which is not zero in any prefix.
     OUTER_MASK4.load() != 0 || unsafe { (&raw const OUTER_MASK6).cast::<u32>().read_volatile() } != 0
-}
-
-/// Cookie of the node's own network namespace.
-#[inline(always)]
-pub fn node_namespace() -> u64 {
-    u64::from(NODE_NAMESPACE_LOW.load()) | u64::from(NODE_NAMESPACE_HIGH.load()) << 32
 }
 
 /// The limits of a flow entry, by [`Flow::limits_index`](proxy_common::flow::Flow::limits_index).

@@ -1,6 +1,6 @@
 //! Counters, the ports of backends, and the heartbeat of the agent.
 
-use proxy_common::config::{AGENT_HEARTBEAT, AGENT_HOLD, HEARTBEAT_SECONDS, PORT_GROUP};
+use proxy_common::config::{AGENT_HEARTBEAT, AGENT_HOLD, AGENT_NAMESPACE, HEARTBEAT_SECONDS, PORT_GROUP};
 use proxy_common::verdict::{Counter, Program, Reason};
 
 use crate::maps::{self, clock};
@@ -65,4 +65,10 @@ pub fn agent_is_alive() -> bool {
 #[inline(always)]
 pub fn flows_are_held() -> bool {
     maps::AGENT.get(AGENT_HOLD).is_some_and(|until| u64::from(clock::now()) < *until)
+}
+
+/// Cookie of the node's own network namespace; 0, which no namespace has, if no agent wrote it.
+#[inline(always)]
+pub fn node_namespace() -> u64 {
+    maps::AGENT.get(AGENT_NAMESPACE).copied().unwrap_or(0)
 }

@@ -137,7 +137,12 @@ fn pins() -> Pins {
                 attached("veth1", 3, "tc_pod_out", "tcx", 11),
             ],
             cluster_sources: Vec::new(),
-            maps: vec![MapView { name: "SERVICES".to_owned(), entries: 100, used: Some(10) }],
+            maps: vec![MapView {
+                name: "SERVICES".to_owned(),
+                entries: 100,
+                used: Some(10),
+                memory_bytes: Some(4096),
+            }],
         },
         ways: vec![way("10.1.0.12"), way("fd00::2")],
         backends: vec![backend("10.244.1.2:8080", true), backend("10.244.2.2:8080", false)],

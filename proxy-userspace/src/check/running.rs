@@ -182,7 +182,7 @@ pub fn capacity(facts: &Facts) -> Vec<Finding> {
     let crowded = used.clone().filter(|(percent, _)| *percent >= CROWDED).map(|(percent, map)| {
         Finding::warn(
             format!("map {} is {percent}% full ({} entries)", map.name, map.entries),
-            "docs/operations.md, Capacity: most maps grow when the agent starts again; --flow-table-size sets flows",
+            "docs/operations.md, Capacity: maps for Services grow by themselves; --flow-table-size sets flows",
         )
     });
     faults_or(crowded.collect(), || {

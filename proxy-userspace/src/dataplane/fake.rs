@@ -28,6 +28,10 @@ pub struct FakeDataplane {
     pub fault: Option<String>,
     /// The number of `housekeep` calls.
     pub housekept: usize,
+    /// Whether larger maps can be made.
+    pub may_grow: bool,
+    /// A failure of each sync, without a port.
+    pub failure: Option<SyncFailure>,
     /// The requested time of the next `housekeep` call.
     pub housekeep_in: Option<Duration>,
     pending: Dirty,
@@ -36,7 +40,8 @@ pub struct FakeDataplane {
 impl Dataplane for FakeDataplane {
     fn sync(&mut self, desired: &Desired, dirty: &Dirty) -> SyncReport {
         self.syncs.push(dirty.clone());
-        let mut report = SyncReport { due_in: self.due_in, ..SyncReport::default() };
+        let failures = self.failure.iter().cloned().collect();
+        let mut report = SyncReport { due_in: self.due_in, failures, ..SyncReport::default() };
         let mut due = std::mem::take(&mut self.pending);
         due.merge(dirty.clone());
         for key in due.ports {
@@ -68,5 +73,9 @@ impl Dataplane for FakeDataplane {
 
     fn check(&mut self) -> Check {
         Check { fault: self.fault.clone(), ..Check::default() }
+    }
+
+    fn may_grow(&self) -> bool {
+        self.may_grow
     }
 }

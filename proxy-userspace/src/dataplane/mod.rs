@@ -3,6 +3,7 @@
 pub mod change;
 pub mod ebpf;
 pub mod fake;
+pub mod growing;
 pub mod ipvs;
 pub mod kernel_rules;
 mod settings;
@@ -37,6 +38,11 @@ pub trait Dataplane {
     /// while nothing is due.
     fn check(&mut self) -> Check {
         Check::default()
+    }
+
+    /// Returns whether it would have more room if it were opened anew with larger maps.
+    fn may_grow(&self) -> bool {
+        false
     }
 }
 
@@ -78,6 +84,10 @@ impl<D: Dataplane + ?Sized> Dataplane for Box<D> {
 
     fn check(&mut self) -> Check {
         (**self).check()
+    }
+
+    fn may_grow(&self) -> bool {
+        (**self).may_grow()
     }
 }
 

@@ -13,6 +13,7 @@ use proxy_common::frontend::{
 use proxy_common::hash::client_hash;
 use proxy_common::rules::Role;
 use proxy_common::selection::{BackendRef, Slot};
+use proxy_common::socket::cookie_words;
 use proxy_common::verdict::{Program, Reason};
 
 use super::access::not_ours;
@@ -156,8 +157,7 @@ impl<A: Address, T: Tables<A>> Walker<'_, A, T> {
 
     /// Returns the cookie of the node's network namespace in the form of a client's address.
     fn node_namespace(&self) -> Option<A> {
-        let [low, high] =
-            [global::NODE_NAMESPACE_LOW, global::NODE_NAMESPACE_HIGH].map(|of| self.constant(of));
+        let [low, high] = cookie_words(self.tables.node_namespace());
         let bytes = [low.to_ne_bytes(), high.to_ne_bytes(), [0; 4], [0; 4]].concat();
         A::from_ip(if A::WORDS == 1 {
             IpAddr::from(low.to_ne_bytes())

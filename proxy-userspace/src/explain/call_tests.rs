@@ -97,8 +97,8 @@ fn the_caller_decides_where_its_address_does_not() {
 
 #[test]
 fn the_nodes_processes_have_one_affinity() {
-    let cookie = u32::from_ne_bytes([7, 0, 0, 0]);
-    let mut shop = Shop::of(&[(global::NODE_NAMESPACE_LOW, cookie)]);
+    let mut shop = Shop::new();
+    shop.0.node_namespace = u64::from_ne_bytes([7, 0, 0, 0, 0, 0, 0, 0]);
     let pods = [shop.backend("10.1.0.1", WELL, 0), shop.backend("10.1.0.2", HERE, 0)];
     let list = shop.list(&pods);
     let mut shop = shop.frontend(list, FRONTEND_AFFINITY);

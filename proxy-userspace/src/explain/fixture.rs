@@ -44,6 +44,7 @@ pub const HTTP: u16 = 80_u16.to_be();
 /// Tables of one family in memory. A list of a map has its entries.
 pub struct Fixture<A> {
     constants: NodeConstants,
+    pub node_namespace: u64,
     filter: Vec<u64>,
     pub node_ports: Vec<u64>,
     vips: Vec<(VipKey, u32)>,
@@ -77,6 +78,7 @@ impl<A: Address> Fixture<A> {
         let filter = vec![0; proxy_common::vip::ADDRESS_FILTER_WORDS as usize];
         Self {
             constants: NodeConstants::of(words.chain([limits])),
+            node_namespace: 0,
             filter,
             node_ports: vec![0; 1024],
             vips: Vec::new(),
@@ -173,6 +175,9 @@ impl<A: Address> Tables<A> for Fixture<A> {
     }
     fn heartbeat(&self) -> u32 {
         NOW
+    }
+    fn node_namespace(&self) -> u64 {
+        self.node_namespace
     }
     fn filter_word(&self, index: u32) -> u64 {
         self.filter[index as usize]

@@ -128,6 +128,8 @@ catalogue! {
         "Devices with a program of Millrace, by hook and mode of attachment";
     MAP_ENTRIES_MAX = Gauge "millrace_map_entries_max" ["map"],
         "Entries that a map has room for";
+    MAP_MEMORY = Gauge "millrace_map_memory_bytes" ["map"],
+        "Memory of a map; Linux below 6.4 gives that of a full one";
     MAP_ENTRIES = Gauge "millrace_map_entries" ["map"],
         "Entries of a map in use; absent for maps whose entries are not counted";
     FLOWS = Gauge "millrace_flows" ["table", "ip_family", "state"],

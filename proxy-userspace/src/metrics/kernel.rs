@@ -179,6 +179,12 @@ impl Reading {
             ConstGauge::new(i64::from(map.entries))
                 .encode(metric.encode_family(&[("map", map.name.as_str())])?)?;
         }
+        let mut metric = catalogue::MAP_MEMORY.encode(encoder)?;
+        for map in &self.status.maps {
+            let Some(bytes) = map.memory_bytes else { continue };
+            let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+            ConstGauge::new(bytes).encode(metric.encode_family(&[("map", map.name.as_str())])?)?;
+        }
         let mut metric = catalogue::MAP_ENTRIES.encode(encoder)?;
         for map in &self.status.maps {
             let Some(used) = map.used else { continue };

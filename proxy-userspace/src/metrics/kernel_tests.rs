@@ -40,7 +40,8 @@ fn reading() -> Reading {
         destination_mac: String::new(),
         source_mac: String::new(),
     };
-    let map = |name: &str, used| MapView { name: name.to_owned(), entries: 1024, used };
+    let map =
+        |name: &str, used| MapView { name: name.to_owned(), entries: 1024, used, memory_bytes: Some(4096) };
     Reading {
         counters: vec![counter("served_local", false, 3), counter("no_way", true, 2)],
         traffic: vec![TrafficView {
@@ -106,6 +107,8 @@ fn what_the_kernel_counts_is_shown_with_its_labels() {
             r#"millrace_service_dropped_packets_total{namespace="shop",service="web",port="",ip_family="IPv6",reason="no_endpoint"} 3"#,
             r#"millrace_map_entries_max{map="FLOWS4"} 1024"#,
             r#"millrace_map_entries_max{map="PEERS"} 1024"#,
+            r#"millrace_map_memory_bytes{map="FLOWS4"} 4096"#,
+            r#"millrace_map_memory_bytes{map="PEERS"} 4096"#,
             r#"millrace_map_entries{map="PEERS"} 9"#,
             r#"millrace_way_up{peer="10.1.0.2"} 1"#,
             r#"millrace_way_up{peer="10.1.0.3"} 0"#,

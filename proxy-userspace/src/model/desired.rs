@@ -243,6 +243,12 @@ pub struct Dirty {
 }
 
 impl Dirty {
+    /// Returns the dirty set of everything, for a data plane without a state.
+    #[must_use]
+    pub fn everything(desired: &Desired, incomplete: bool) -> Self {
+        let ports = desired.ports.keys().cloned().collect();
+        Self { ports, nodes: true, health: true, incomplete }
+    }
     /// Returns whether nothing changed.
     #[must_use]
     pub fn is_empty(&self) -> bool {

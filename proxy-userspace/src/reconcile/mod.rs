@@ -161,8 +161,7 @@ impl<D: Dataplane> Reconciler<D> {
         intervals: Intervals,
     ) -> Self {
         let now = Instant::now();
-        let ports = model.desired().ports.keys().cloned().collect();
-        let dirty = Dirty { ports, nodes: true, health: true, incomplete: false };
+        let dirty = Dirty::everything(model.desired(), false);
         journal::listed(&listing);
         Self {
             model,

@@ -1,6 +1,6 @@
-//! Settings of the flow tables change while connections go on: none is cut.
+//! Maps get another size while connections go on: none is cut.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -8,6 +8,7 @@ use millrace_lab::cluster::Cluster;
 use millrace_lab::manifests::Service;
 use millrace_lab::topology::{Family, vip};
 use millrace_lab::traffic::{LongConnections, Stream};
+use serde_json::json;
 
 use crate::fixture::{expect_no_loss, own};
 
@@ -72,12 +73,33 @@ fn no_connection_is_cut_by(changes: &[&[&str]]) -> Result<()> {
     Ok(())
 }
 
-fn size_of(cluster: &Cluster, map: &str) -> Result<u64> {
-    let output = cluster.proxy(1)?.command(&["status", "-o", "json"])?;
+/// Returns what the status of a node says of a map: `entries`, `used`, or `memory_bytes`.
+fn figure(cluster: &Cluster, node: u8, map: &str, field: &str) -> Result<u64> {
+    let output = cluster.proxy(node)?.command(&["status", "-o", "json"])?;
     let status: serde_json::Value = serde_json::from_slice(&output.stdout)?;
     let maps = status["maps"].as_array().cloned().unwrap_or_default();
-    let found = maps.iter().find(|view| view["name"] == map).and_then(|view| view["entries"].as_u64());
-    found.with_context(|| format!("{map} is not in {status}"))
+    let found = maps.iter().find(|view| view["name"] == map).and_then(|view| view[field].as_u64());
+    found.with_context(|| format!("{field} of {map} is not in {status}"))
+}
+
+/// Returns a manifest of that many Services without endpoints.
+fn many(count: u32) -> String {
+    let service = |n: u32| {
+        let address = Ipv4Addr::from_bits(Ipv4Addr::new(10, 97, 0, 0).to_bits() + n);
+        json!({
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"namespace": "default", "name": format!("one-of-many-{n}")},
+            "spec": {
+                "clusterIP": address,
+                "clusterIPs": [address],
+                "ipFamilies": ["IPv4"],
+                "ports": [{"port": 80}],
+            },
+        })
+    };
+    json!({"apiVersion": "v1", "kind": "List", "items": (0..count).map(service).collect::<Vec<_>>()})
+        .to_string()
 }
 
 #[test]
@@ -99,8 +121,51 @@ fn no_connection_is_cut_by_other_snat_ports() -> Result<()> {
 fn a_restart_gives_the_flow_tables_the_size_of_the_setting() -> Result<()> {
     let mut cluster = own(1, 1)?;
     restart_with(&mut cluster, &["--flow-table-size", "4096"])?;
-    assert_eq!(size_of(&cluster, "FLOWS4")?, 4096);
+    assert_eq!(figure(&cluster, 1, "FLOWS4", "entries")?, 4096);
     let log = cluster.proxy(1)?.log();
     assert!(log.contains("maps get another size; connections go on"), "{log}");
+    Ok(())
+}
+
+/// The agent needs two ids of SERVICES for each port. These take four fifths of the least room, and more.
+const MANY: u32 = 1_800;
+
+#[test]
+fn maps_grow_with_the_services_while_the_agents_run_and_no_connection_is_cut() -> Result<()> {
+    let cluster = own(2, 1)?;
+    for service in services(&cluster)? {
+        cluster.apply(&service, &NODES)?;
+    }
+    let before = figure(&cluster, 1, "SERVICES", "entries")?;
+    let mut long = Vec::new();
+    let mut streams = Vec::new();
+    let half = CONNECTIONS / 2;
+    let client = cluster.bed().client();
+    for number in [1, 2] {
+        for family in Family::ALL {
+            long.push(LongConnections::open(client, target(number, family), half, half)?);
+        }
+        streams.push(Stream::start(client, target(number, Family::V4), Duration::from_millis(10))?);
+    }
+    cluster.manifests().put("many.yaml", &many(MANY))?;
+    for node in NODES {
+        let proxy = cluster.proxy(node)?;
+        proxy.wait_until_within(LOAD_LIMIT, "all Services have room", || {
+            let is_larger = figure(&cluster, node, "SERVICES", "entries")? > before;
+            Ok(is_larger && figure(&cluster, node, "NAMES", "used")? >= u64::from(MANY))
+        })?;
+        assert_eq!(proxy.log().matches("maps get another size").count(), 1, "{}", proxy.log());
+        assert_eq!(proxy.log().matches("the agent starts").count(), 1, "no restart");
+        assert!(figure(&cluster, node, "SERVICES", "memory_bytes")? >= before * 16);
+    }
+    for family in Family::ALL {
+        long.push(LongConnections::open(client, target(1, family), half, half)?);
+    }
+    for connections in long {
+        assert_eq!(connections.stop()?, CONNECTIONS);
+    }
+    for stream in streams {
+        expect_no_loss(&cluster, stream)?;
+    }
     Ok(())
 }

@@ -327,7 +327,7 @@ pub struct AttachedView {
     pub program_id: u32,
 }
 
-/// The use of a map.
+/// The size and the use of a map.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MapView {
     /// Name.
@@ -336,6 +336,8 @@ pub struct MapView {
     pub entries: u32,
     /// Entries in use; none for maps that would have to be counted one by one.
     pub used: Option<u32>,
+    /// Its memory; none if the kernel does not say. Linux below 6.4 says that of a full map.
+    pub memory_bytes: Option<u64>,
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use aya_ebpf::helpers::generated::{
 use aya_ebpf::programs::SockAddrContext;
 use proxy_common::socket::cookie_words;
 
-use crate::maps::config::node_namespace;
+use crate::maps::observe::node_namespace;
 
 /// A socket's `connect`, `bind`, `sendmsg`, `recvmsg` or `getpeername`.
 pub struct Call {

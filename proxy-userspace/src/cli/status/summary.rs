@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use super::{OfIpvs, Report, Status, Waiting};
 use crate::cli::ipvs;
-use crate::cli::maps::percent;
+use crate::cli::maps::{percent, readable};
 use crate::cli::output::some_of;
 use crate::dataplane::ebpf::OtherView;
 use crate::dataplane::ebpf::read::{AttachedView, CounterView, FailuresView};
@@ -167,7 +167,8 @@ fn fullest(status: &Status) -> String {
     let maps = status.view.maps.iter().filter_map(|map| Some((percent(map)?, map.name.as_str())));
     let fullest =
         maps.max().map(|(percent, name)| format!("; fullest {name} {percent}%")).unwrap_or_default();
-    format!("layout {}{fullest}", status.view.layout_version)
+    let memory: u64 = status.view.maps.iter().filter_map(|map| map.memory_bytes).sum();
+    format!("layout {}, {}{fullest}", status.view.layout_version, readable(memory))
 }
 
 fn crowded(status: &Status) -> impl Iterator<Item = String> {

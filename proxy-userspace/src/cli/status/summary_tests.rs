@@ -11,7 +11,12 @@ pub fn status(heartbeat_age_seconds: Option<u64>, report: Report) -> Status {
         mode: mode.into(),
         program_id: 1,
     };
-    let map = |name: &str, used, entries| MapView { name: name.to_owned(), entries, used };
+    let map = |name: &str, used, entries| MapView {
+        name: name.to_owned(),
+        entries,
+        used,
+        memory_bytes: Some(1 << 20),
+    };
     let view = StatusView {
         layout_version: 5,
         heartbeat_age_seconds,
@@ -99,7 +104,7 @@ node-a: Ready; eBPF
   serves   all connections; 7 Services, 5 endpoints
   ways     1 of 2 resolved
   drops    no_way 2
-  maps     layout 5; fullest WAYS 25%
+  maps     layout 5, 4 MiB; fullest WAYS 25%
   problems none
 ";
     assert_eq!(text, wanted);
@@ -151,7 +156,12 @@ fn the_summary_names_what_keeps_the_node_from_being_ready() {
 #[test]
 fn a_full_map_and_another_data_plane_are_problems() {
     let mut beside = status(Some(3), report(Some(ready())));
-    beside.view.maps.push(MapView { name: "PEERS".to_owned(), entries: 10, used: Some(8) });
+    beside.view.maps.push(MapView {
+        name: "PEERS".to_owned(),
+        entries: 10,
+        used: Some(8),
+        memory_bytes: None,
+    });
     let other = |path: Option<&str>, process| OtherView {
         bpffs_path: path.map(Into::into),
         device: "eth0".to_owned(),

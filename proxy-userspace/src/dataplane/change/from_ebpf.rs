@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tracing::{debug, info, warn};
 
-use super::{INTERVAL, everything, is_fatal, is_filled, readable};
+use super::{INTERVAL, is_fatal, is_filled, readable};
 use crate::dataplane::ebpf::{self, EbpfDataplane, OpenError};
 use crate::dataplane::ipvs::IpvsDataplane;
 use crate::dataplane::kernel_rules::KernelRules;
@@ -117,7 +117,8 @@ impl<S: Successor> FromEbpf<S> {
                     if let Some(topology) = &self.topology {
                         self.former_failed = failed(&former.set_topology(topology));
                     }
-                    self.former_failed |= failed(&former.sync(desired, &everything(desired, dirty)));
+                    self.former_failed |=
+                        failed(&former.sync(desired, &Dirty::everything(desired, dirty.incomplete)));
                     self.restrict(Box::new(former));
                 }
                 Err(error) => self.give_up(&error),

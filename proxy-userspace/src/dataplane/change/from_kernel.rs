@@ -118,6 +118,10 @@ impl Dataplane for FromKernel {
     fn check(&mut self) -> Check {
         self.dataplane.check()
     }
+
+    fn may_grow(&self) -> bool {
+        self.dataplane.may_grow()
+    }
 }
 
 #[cfg(test)]

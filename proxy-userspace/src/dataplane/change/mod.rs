@@ -117,12 +117,6 @@ fn is_fatal(report: &SyncReport) -> bool {
     report.failures.iter().any(SyncFailure::is_fatal)
 }
 
-/// Returns the dirty set of everything, for a data plane without a state.
-fn everything(desired: &Desired, dirty: &Dirty) -> Dirty {
-    let ports = desired.ports.keys().cloned().collect();
-    Dirty { ports, nodes: true, health: true, incomplete: dirty.incomplete }
-}
-
 /// Returns a time as text: full minutes, or seconds.
 fn readable(time: Duration) -> String {
     match time.as_secs() {

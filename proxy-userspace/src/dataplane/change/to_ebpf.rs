@@ -151,4 +151,8 @@ impl Dataplane for ToEbpf {
     fn check(&mut self) -> Check {
         self.dataplane.check()
     }
+
+    fn may_grow(&self) -> bool {
+        self.dataplane.may_grow()
+    }
 }

@@ -1,19 +1,18 @@
-//! Warnings of maps that are nearly full, before an entry finds no room.
+//! Warnings of maps that are nearly full and can't grow, before an entry finds no room.
 
 use std::collections::BTreeSet;
 
 use tracing::warn;
 
 use super::plan::MapUsage;
+use super::settings::{MOST, NEARLY_FULL};
 
-/// The percentage in use from which a map is nearly full.
-const CROWDED: u64 = 80;
 /// The percentage in use below which a map has enough room again.
 const EASED: u64 = 70;
 
-const LARGER_MAP: &str = "restart the agent: it makes the map larger, and connections go on";
-const SMALLER_TABLES: &str = "lower --maglev-table-size, or restart the agent: it makes the map larger, and \
-                              connections go on";
+const DURING_CHANGE: &str = "maps do not grow while the node changes its mode; they do after that";
+const SMALLER_TABLES: &str = "lower --maglev-table-size";
+const LARGEST: &str = "the map can't be larger";
 
 /// The maps that are nearly full.
 #[derive(Debug, Default)]
@@ -22,11 +21,16 @@ pub struct Fill {
 }
 
 impl Fill {
-    /// Warns of each map that has become nearly full. The next warning of a map comes only after
-    /// its use was clearly lower.
-    pub fn warn_of_full_maps(&mut self, usages: &[MapUsage]) {
+    /// Warns of each map that has become nearly full, unless it is to grow. The next warning of a map comes only
+    /// after its use was clearly lower.
+    pub fn warn_of_full_maps(&mut self, usages: &[MapUsage], may_grow: bool) {
         for MapUsage { map, used, entries } in self.newly_full(usages) {
-            let advice = if map == "SELECTION" { SMALLER_TABLES } else { LARGER_MAP };
+            let advice = match map {
+                _ if entries < MOST && may_grow => continue,
+                _ if entries < MOST => DURING_CHANGE,
+                "SELECTION" => SMALLER_TABLES,
+                _ => LARGEST,
+            };
             warn!(map, used, entries, advice, "a map is nearly full: new entries may find no room");
         }
     }
@@ -36,7 +40,7 @@ impl Fill {
             u64::from(usage.used) * 100 >= u64::from(usage.entries) * percent
         };
         self.crowded.retain(|map| usages.iter().any(|usage| usage.map == *map && reaches(usage, EASED)));
-        let crowded = usages.iter().filter(|usage| reaches(usage, CROWDED));
+        let crowded = usages.iter().filter(|usage| reaches(usage, NEARLY_FULL));
         crowded.filter(|usage| self.crowded.insert(usage.map)).copied().collect()
     }
 }

@@ -47,6 +47,14 @@ pub fn named(tables: &[States; FLOW_TABLES]) -> Vec<FlowCount> {
     TABLES.into_iter().zip(tables).flat_map(of_table).collect()
 }
 
+/// Returns the entries of FLOWS4 and FLOWS6.
+pub fn in_flows(counts: &[FlowCount]) -> [u64; 2] {
+    [Family::V4, Family::V6].map(|family| {
+        let of_table = counts.iter().filter(|count| count.table == "established" && count.family == family);
+        of_table.map(|count| count.entries).sum()
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -58,6 +66,7 @@ mod tests {
         for state in [FLOW_ESTABLISHED, FLOW_ESTABLISHED, FLOW_CLOSING, FLOW_DATAGRAM, 77] {
             tables[3].count(state);
         }
+        assert_eq!(in_flows(&named(&tables)), [0, 4]);
         let counts: Vec<FlowCount> = named(&tables).into_iter().filter(|count| count.entries > 0).collect();
         let count = |table, family, state, entries| FlowCount { table, family, state, entries };
         assert_eq!(

@@ -13,7 +13,6 @@ use aya::util::KernelVersion;
 use aya::{Ebpf, EbpfLoader};
 use proxy_common::config::global;
 use proxy_common::part::{PartProgram, parts_of};
-use proxy_common::socket::cookie_words;
 use proxy_common::{Addr4, Addr6};
 use tracing::{debug, info};
 
@@ -28,7 +27,6 @@ use super::pins;
 use super::program::Program;
 use super::settings::{Dispatch, OwnSource, Settings, SocketLb, XdpMode};
 use super::shape;
-use super::sys;
 use crate::dataplane::Encapsulation;
 use crate::node::Hook;
 
@@ -237,8 +235,6 @@ struct Constants {
 
 impl Constants {
     fn new(settings: &Settings, replies: &RangeInclusive<u16>) -> Self {
-        // If the kernel can't tell, no socket counts as the node's own.
-        let [low, high] = cookie_words(sys::network_namespace_cookie().unwrap_or(0));
         let words = [
             (global::MARK_VALUE, settings.mark.value),
             (global::MARK_MASK, settings.mark.mask),
@@ -255,8 +251,6 @@ impl Constants {
             (global::FIB_SOURCE, since(KernelVersion::new(6, 7, 0))),
             (global::SHARE, settings.share.word()),
             (global::SOCKET_NODE_ONLY, u32::from(settings.sockets.lb == SocketLb::Host)),
-            (global::NODE_NAMESPACE_LOW, low),
-            (global::NODE_NAMESPACE_HIGH, high),
         ];
         let outer = &settings.dsr.outer_source;
         let v4 = outer.v4.map(|net| (Addr4::from(net.network()).0, Addr4::from(net.netmask()).0));

@@ -132,8 +132,6 @@ pub struct FamilyMaps<A: Address> {
     pub affinity: Table<AffinityKey<A>, Affinity>,
     /// The frontends of UDP sockets, by socket and backend.
     pub sockets: Table<SocketKey<A>, SocketFrontend<A>>,
-    /// The frontends of TCP sockets, by socket and backend.
-    pub tcp_sockets: Table<SocketKey<A>, SocketFrontend<A>>,
 }
 
 impl Maps {
@@ -154,7 +152,6 @@ impl Maps {
                 source_ranges: Trie::open(directory, "SOURCE_RANGES4")?,
                 affinity: Table::open(directory, "AFFINITY4")?,
                 sockets: Table::open(directory, "SOCK_REV4")?,
-                tcp_sockets: Table::open(directory, "SOCK_TCP4")?,
             },
             of6: FamilyMaps {
                 frontends: Table::open(directory, "FRONTENDS6")?,
@@ -167,7 +164,6 @@ impl Maps {
                 source_ranges: Trie::open(directory, "SOURCE_RANGES6")?,
                 affinity: Table::open(directory, "AFFINITY6")?,
                 sockets: Table::open(directory, "SOCK_REV6")?,
-                tcp_sockets: Table::open(directory, "SOCK_TCP6")?,
             },
             ways: Vector::open(directory, "WAYS")?,
             narrowed: Vector::open(directory, "NARROWED")?,

@@ -70,7 +70,7 @@ use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 use proxy_common::config::{
-    AGENT_BACKENDS, AGENT_DEGRADED, AGENT_FAILURES, AGENT_HEARTBEAT, BACKENDS_COUNTED,
+    AGENT_BACKENDS, AGENT_DEGRADED, AGENT_FAILURES, AGENT_FLOWS, AGENT_HEARTBEAT, COUNTED,
 };
 use tracing::{debug, warn};
 
@@ -228,7 +228,7 @@ impl EbpfDataplane {
         let words = AGENT_FAILURES.into_iter().zip(counts).chain([(AGENT_DEGRADED, report.pending.len())]);
         let [v4, v6] = self.plan.backends_in_maps().map(u64::from);
         let words = words.map(|(index, count)| (index, count as u64));
-        for (index, word) in words.chain([(AGENT_BACKENDS, BACKENDS_COUNTED | v6 << 32 | v4)]) {
+        for (index, word) in words.chain([(AGENT_BACKENDS, COUNTED | v6 << 32 | v4)]) {
             // An AGENT map without room for the counts has no room for the heartbeat either, and
             // that is logged.
             let _ = self.maps.agent.store(index, word);
@@ -265,6 +265,9 @@ impl EbpfDataplane {
     /// use.
     fn count_ports(&mut self) {
         let Some(Counts { usage, flows }) = self.collector.take_counts() else { return };
+        let [v4, v6] = flow_count::in_flows(&flows);
+        // Without room for the word there is none for the heartbeat either, and that is logged.
+        let _ = self.maps.agent.store(AGENT_FLOWS, COUNTED | v6 << 32 | v4);
         self.flows = flows;
         self.connections = Some(usage.connections);
         let size = self.snat_range();
@@ -334,7 +337,8 @@ impl Dataplane for EbpfDataplane {
             socket_terminator.wake();
         }
         self.store_counts(&report);
-        self.fill.warn_of_full_maps(&self.plan.map_usage());
+        let may_grow = self.may_grow();
+        self.fill.warn_of_full_maps(&self.plan.map_usage(), may_grow);
         report
     }
 
@@ -390,6 +394,11 @@ impl Dataplane for EbpfDataplane {
         let fault = fault.or_else(|| self.sockets.fault(&self.programs));
         let flows = self.flows.clone();
         Check { fault, expired_flows: self.expired_flows, flows, snat: self.snat_ports() }
+    }
+
+    fn may_grow(&self) -> bool {
+        // While two modes share the node, the maps of the other one stay as they are.
+        self.settings.share == Share::Alone
     }
 }
 

@@ -148,7 +148,7 @@ fn places() -> impl Iterator<Item = (&'static str, usize, usize)> {
 }
 
 /// The names of all load-time constants.
-const NAMES: [&str; 22] = [
+const NAMES: [&str; 20] = [
     global::FLOW_LIMITS,
     global::MARK_VALUE,
     global::MARK_MASK,
@@ -169,6 +169,4 @@ const NAMES: [&str; 22] = [
     global::OUTER_SPREAD,
     global::SHARE,
     global::SOCKET_NODE_ONLY,
-    global::NODE_NAMESPACE_LOW,
-    global::NODE_NAMESPACE_HIGH,
 ];

@@ -2,6 +2,9 @@
 
 use std::ops::RangeInclusive;
 
+use proxy_common::config::AGENT_NAMESPACE;
+use tracing::warn;
+
 use super::attach::Attachments;
 use super::bpffs;
 use super::capability;
@@ -22,6 +25,7 @@ use super::settings::{Settings, SocketLb};
 use super::share::Share;
 use super::snat_usage::PortUsage;
 use super::sockets::SocketHooks;
+use super::sys;
 use super::terminate_sockets::SocketTerminator;
 use super::{EbpfDataplane, READ_BACK_INTERVAL, mode_change, now};
 
@@ -45,6 +49,11 @@ impl EbpfDataplane {
         served.attachments.need(&mut served.programs, &settings, &layout)?;
         let mut maps = Maps::open(&layout.maps(), Access::Write)?;
         maps.mark_found()?;
+        // If the kernel can't tell, no socket counts as the node's own.
+        let namespace = sys::network_namespace_cookie().unwrap_or(0);
+        if !maps.agent.store(AGENT_NAMESPACE, namespace) {
+            warn!("map AGENT has no room for AGENT_NAMESPACE; no socket counts as the node's own");
+        }
         if let Some(former) = former {
             former.restore_agent(&maps.agent);
             served.renew()?;

@@ -228,6 +228,11 @@ impl Sockets {
     }
 }
 
+/// The percentage in use from which a map is nearly full.
+pub(super) const NEARLY_FULL: u64 = 80;
+/// The most entries of a map.
+pub(super) const MOST: u32 = 1 << 26;
+
 /// Entries each map has room for. An agent that needs others replaces the pinned maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
@@ -259,12 +264,12 @@ pub struct Sizes {
 impl Default for Sizes {
     fn default() -> Self {
         Self {
-            services: 1 << 16,
-            hints: 1 << 16,
-            frontends: 1 << 16,
-            backends: 1 << 16,
-            slots: 1 << 20,
-            nodes: 1 << 13,
+            services: 1 << 12,
+            hints: 1 << 12,
+            frontends: 1 << 14,
+            backends: 1 << 13,
+            slots: 1 << 19,
+            nodes: 1 << 11,
             flows: 1 << 18,
             new_flows: 1 << 16,
             source_ranges: 1 << 14,
@@ -278,20 +283,65 @@ impl Sizes {
     /// Returns sizes with headroom for the Services; never below the defaults.
     #[must_use]
     pub fn for_desired(desired: &Desired) -> Self {
-        let least = Self::default();
-        let total = |count: fn(&ServicePort) -> usize| desired.ports.values().map(count).sum::<usize>();
+        let (needed, least) = (Self::needed(desired), Self::default());
         Self {
-            services: room(total(|_| 2), least.services),
-            hints: room(total(hints), least.hints),
-            frontends: room(total(|port| port.frontends.len()), least.frontends),
-            backends: room(total(|port| port.endpoints.len()), least.backends),
-            slots: room(total(slots), least.slots),
-            nodes: room(desired.nodes.values().map(BTreeSet::len).sum(), least.nodes),
-            source_ranges: room(
-                total(source_ranges) + desired.cluster_sources.len() + desired.own_sources.len(),
-                least.source_ranges,
-            ),
+            services: room(needed.services, least.services),
+            hints: room(needed.hints, least.hints),
+            frontends: room(needed.frontends, least.frontends),
+            backends: room(needed.backends, least.backends),
+            slots: room(needed.slots, least.slots),
+            nodes: room(needed.nodes, least.nodes),
+            source_ranges: room(needed.source_ranges, least.source_ranges),
             ..least
+        }
+    }
+
+    /// Returns the entries that the Services need; 0 for maps that the programs fill.
+    #[must_use]
+    pub fn needed(desired: &Desired) -> Self {
+        let total = |count: fn(&ServicePort) -> usize| entries(desired.ports.values().map(count).sum());
+        Self {
+            services: total(|_| 2),
+            hints: total(hints),
+            frontends: total(|port| port.frontends.len()),
+            backends: total(|port| port.endpoints.len()),
+            slots: total(slots),
+            nodes: entries(desired.nodes.values().map(BTreeSet::len).sum()),
+            source_ranges: total(source_ranges)
+                .saturating_add(entries(desired.cluster_sources.len() + desired.own_sources.len())),
+            flows: 0,
+            new_flows: 0,
+            affinity: 0,
+            sockets: 0,
+        }
+    }
+
+    /// Returns whether the need takes most of the room of a map.
+    #[must_use]
+    pub fn are_nearly_full(&self, needed: &Self) -> bool {
+        let is_full =
+            |size: u32, needed: u32| u64::from(needed) * 100 >= u64::from(size) * NEARLY_FULL && size < MOST;
+        is_full(self.services, needed.services)
+            || is_full(self.hints, needed.hints)
+            || is_full(self.frontends, needed.frontends)
+            || is_full(self.backends, needed.backends)
+            || is_full(self.slots, needed.slots)
+            || is_full(self.nodes, needed.nodes)
+            || is_full(self.source_ranges, needed.source_ranges)
+    }
+
+    /// Returns these sizes, and those of `other` where they are larger.
+    #[must_use]
+    pub fn or_larger(&self, other: &Self) -> Self {
+        Self {
+            services: self.services.max(other.services),
+            hints: self.hints.max(other.hints),
+            frontends: self.frontends.max(other.frontends),
+            backends: self.backends.max(other.backends),
+            slots: self.slots.max(other.slots),
+            nodes: self.nodes.max(other.nodes),
+            source_ranges: self.source_ranges.max(other.source_ranges),
+            ..*self
         }
     }
 
@@ -334,10 +384,12 @@ fn slots(port: &ServicePort) -> usize {
 }
 
 /// Returns twice the need: a cluster grows, and released entries rest before they are used again.
-fn room(needed: usize, least: u32) -> u32 {
-    const MOST: u32 = 1 << 26;
-    let wanted = u32::try_from(needed.saturating_mul(2)).unwrap_or(MOST);
-    wanted.clamp(least, MOST).next_power_of_two()
+fn room(needed: u32, least: u32) -> u32 {
+    needed.saturating_mul(2).clamp(least, MOST).next_power_of_two()
+}
+
+fn entries(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
@@ -348,6 +400,16 @@ mod tests {
     fn sizes_leave_headroom_and_never_fall_below_the_defaults() {
         assert_eq!(Sizes::for_desired(&Desired::default()), Sizes::default());
         assert_eq!(room(100_000, 1 << 16), 1 << 18);
-        assert_eq!(room(usize::MAX, 1 << 16), 1 << 26);
+        assert_eq!(room(u32::MAX, 1 << 16), 1 << 26);
+    }
+
+    #[test]
+    fn a_map_is_nearly_full_from_four_fifths_on_unless_it_can_not_be_larger() {
+        let needs = |backends| Sizes { backends, ..Sizes::needed(&Desired::default()) };
+        let sizes = Sizes { backends: 1000, ..Sizes::default() };
+        assert!(!sizes.are_nearly_full(&needs(799)));
+        assert!(sizes.are_nearly_full(&needs(800)));
+        let largest = Sizes { backends: MOST, ..sizes };
+        assert!(!largest.are_nearly_full(&needs(MOST)));
     }
 }

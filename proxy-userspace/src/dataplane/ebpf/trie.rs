@@ -35,12 +35,6 @@ impl<A: Address> Trie<A> {
         self.name
     }
 
-    /// Returns the number of entries it has room for.
-    #[must_use]
-    pub const fn entries(&self) -> u32 {
-        self.entries
-    }
-
     /// Adds a range; returns false if it is of the other family.
     pub fn insert(&mut self, range: RangeAt) -> Result<bool, String> {
         let Some(key) = key::<A>(range) else { return Ok(false) };

@@ -230,7 +230,7 @@ const NODES: &[Panel] = &[
     },
     Panel {
         title: "Fill of maps",
-        about: "The ten fullest maps. Maps do not grow while the agent runs.",
+        about: "The ten fullest maps. The agent makes those of Services larger.",
         unit: "percentunit",
         shape: Shape::Lines,
         queries: &[(

@@ -1,6 +1,7 @@
 //! The pinned maps, read only. The command line and tests use them, whether an agent runs or not.
 
 mod figures;
+mod fill;
 mod flows;
 mod ingress;
 mod recorder;

@@ -1,27 +1,23 @@
-//! Counters, ways, attached programs and the use of the maps.
+//! Counters, ways and attached programs.
 
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 
+use proxy_common::LAYOUT_VERSION;
 use proxy_common::addr::unmapped;
-use proxy_common::config::{
-    AGENT_BACKENDS, AGENT_DEGRADED, AGENT_FAILURES, AGENT_HEARTBEAT, AGENT_SHARE, AGENT_SHARE_SINCE,
-    BACKENDS_COUNTED,
-};
+use proxy_common::config::{AGENT_DEGRADED, AGENT_FAILURES, AGENT_HEARTBEAT, AGENT_SHARE, AGENT_SHARE_SINCE};
 use proxy_common::source_range::CLUSTER;
 use proxy_common::verdict::{Program, Reason};
 use proxy_common::way::{WAY_RESOLVED, WAY_VALID, WAY_XDP, Way};
-use proxy_common::{Address, LAYOUT_VERSION};
 
 use super::{PinnedMaps, ReadError, monotonic_seconds, total};
 use crate::dataplane::ebpf::Share;
 use crate::dataplane::ebpf::bpffs::entries;
 use crate::dataplane::ebpf::hooks::SocketHook;
 use crate::dataplane::ebpf::link::{LinkKey, LinkKind};
-use crate::dataplane::ebpf::maps::FamilyMaps;
 use crate::dataplane::ebpf::sys;
 use crate::node::device_name;
-use millrace_views::{AttachedView, CounterView, FailuresView, MapView, StatusView, WayView};
+use millrace_views::{AttachedView, CounterView, FailuresView, StatusView, WayView};
 
 impl PinnedMaps {
     /// Returns the counters, one for each program and reason.
@@ -103,55 +99,6 @@ impl PinnedMaps {
         attached.sort_by(|a, b| (a.device_index, &a.hook).cmp(&(b.device_index, &b.hook)));
         Ok(attached)
     }
-
-    fn fill(&self) -> Result<Vec<MapView>, ReadError> {
-        // Service 0 is none, and its word is 0.
-        let (services, slots) = (self.maps.services.used(), self.maps.selection.used());
-        let mut maps = vec![
-            map_view("SERVICES", self.maps.services.len(), Some(services)),
-            map_view("SELECTION", self.maps.selection.len(), Some(slots)),
-            map_view(self.maps.ways.name(), self.maps.ways.entries(), Some(self.ways()?.len())),
-            map_view(self.maps.hints.name(), self.maps.hints.entries(), Some(self.maps.hints.count()?)),
-            map_view(self.maps.peers.name(), self.maps.peers.entries(), Some(self.maps.peers.count()?)),
-            map_view(self.maps.vips.name(), self.maps.vips.entries(), Some(self.maps.vips.count()?)),
-            map_view(self.maps.names.name(), self.maps.names.entries(), Some(self.maps.names.count()?)),
-        ];
-        // The agent counts the backends. Counting them here would slow every scrape of the metrics.
-        let counted = Some(self.maps.agent.load(AGENT_BACKENDS)).filter(|word| word & BACKENDS_COUNTED != 0);
-        let [v4, v6] = [0, 32].map(|shift| counted.map(|word| ((word & !BACKENDS_COUNTED) >> shift) as u32));
-        family_fill(&self.maps.of4, v4, &mut maps)?;
-        family_fill(&self.maps.of6, v6, &mut maps)?;
-        maps.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(maps)
-    }
-}
-
-/// Adds the maps of a family. Flow tables may have millions of entries and are not counted.
-fn family_fill<A: Address>(
-    maps: &FamilyMaps<A>,
-    backends: Option<u32>,
-    views: &mut Vec<MapView>,
-) -> Result<(), ReadError> {
-    views.extend([
-        map_view(maps.frontends.name(), maps.frontends.entries(), Some(maps.frontends.count()?)),
-        MapView { name: maps.backends.name().to_owned(), entries: maps.backends.entries(), used: backends },
-        map_view(maps.flows.name(), maps.flows.entries(), None),
-        map_view(maps.flows_new.name(), maps.flows_new.entries(), None),
-        map_view(
-            maps.source_ranges.name(),
-            maps.source_ranges.entries(),
-            Some(maps.source_ranges.all()?.len()),
-        ),
-        map_view(maps.affinity.name(), maps.affinity.entries(), Some(maps.affinity.count()?)),
-        map_view(maps.sockets.name(), maps.sockets.entries(), None),
-        map_view(maps.tcp_sockets.name(), maps.tcp_sockets.entries(), None),
-    ]);
-    Ok(())
-}
-
-fn map_view(name: &str, entries: u32, used: Option<usize>) -> MapView {
-    let used = used.map(|used| u32::try_from(used).unwrap_or(u32::MAX));
-    MapView { name: name.to_owned(), entries, used }
 }
 
 const fn mode(kind: LinkKind) -> &'static str {

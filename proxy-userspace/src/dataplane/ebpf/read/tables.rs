@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use nix::time::{ClockId, clock_gettime};
 use proxy_common::affinity::{Affinity, AffinityKey};
 use proxy_common::backend::Backend;
-use proxy_common::config::{AGENT_HEARTBEAT, PORT_GROUP, seconds};
+use proxy_common::config::{AGENT_HEARTBEAT, AGENT_NAMESPACE, PORT_GROUP, seconds};
 use proxy_common::flow::{Flow, FlowKey};
 use proxy_common::frontend::{Frontend, FrontendKey};
 use proxy_common::hop::{Device, Hop};
@@ -37,6 +37,8 @@ pub trait Tables<A: Address> {
     fn milliseconds(&self) -> u32;
     /// Returns the second of the agent's last heartbeat.
     fn heartbeat(&self) -> u32;
+    /// Returns the cookie of the node's own network namespace.
+    fn node_namespace(&self) -> u64;
     /// Returns a word of ADDRESS_FILTER.
     fn filter_word(&self, index: u32) -> u64;
     /// Returns a word of NODE_PORTS.
@@ -185,6 +187,9 @@ impl<A: Address> Tables<A> for FamilyTables<'_, A> {
     }
     fn heartbeat(&self) -> u32 {
         (self.all.maps().agent.load(AGENT_HEARTBEAT) & u64::from(u32::MAX)) as u32
+    }
+    fn node_namespace(&self) -> u64 {
+        self.all.maps().agent.load(AGENT_NAMESPACE)
     }
     fn filter_word(&self, index: u32) -> u64 {
         self.all.maps().address_filter.load(index)

@@ -51,7 +51,7 @@ pub const ALERTS: &[Alert] = &[
     Alert {
         name: "MillraceMapFull",
         severity: "critical",
-        expression: "millrace_map_entries{map!~\"AFFINITY.\"} >= millrace_map_entries_max",
+        expression: "millrace_map_entries{map!~\"AFFINITY.|FLOWS.\"} >= millrace_map_entries_max",
         minutes: 5,
         summary: "A map has no room",
         description: "The map {{ $labels.map }} of {{ $labels.node }} {{ $labels.instance }} is full. New Services or \
@@ -61,6 +61,8 @@ pub const ALERTS: &[Alert] = &[
             ("millrace_map_entries_max{node=\"a\",map=\"SERVICES\"}", "64x200"),
             ("millrace_map_entries{node=\"a\",map=\"AFFINITY4\"}", "64x200"),
             ("millrace_map_entries_max{node=\"a\",map=\"AFFINITY4\"}", "64x200"),
+            ("millrace_map_entries{node=\"a\",map=\"FLOWS4\"}", "64x200"),
+            ("millrace_map_entries_max{node=\"a\",map=\"FLOWS4\"}", "64x200"),
         ],
         firing: 1,
         quiet: &[

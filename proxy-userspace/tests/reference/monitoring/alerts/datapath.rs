@@ -6,7 +6,7 @@ pub const ALERTS: &[Alert] = &[
     Alert {
         name: "MillraceMapNearlyFull",
         severity: "warning",
-        expression: "millrace_map_entries{map!~\"AFFINITY.\"} / millrace_map_entries_max > 0.8",
+        expression: "millrace_map_entries{map!~\"AFFINITY.|FLOWS.\"} / millrace_map_entries_max > 0.8",
         minutes: 15,
         summary: "A map is nearly full",
         description: "The map {{ $labels.map }} of {{ $labels.node }} {{ $labels.instance }} is \
@@ -16,6 +16,8 @@ pub const ALERTS: &[Alert] = &[
             ("millrace_map_entries_max{node=\"a\",map=\"PEERS\"}", "100x200"),
             ("millrace_map_entries{node=\"b\",map=\"PEERS\"}", "10x200"),
             ("millrace_map_entries_max{node=\"b\",map=\"PEERS\"}", "100x200"),
+            ("millrace_map_entries{node=\"b\",map=\"FLOWS4\"}", "90x200"),
+            ("millrace_map_entries_max{node=\"b\",map=\"FLOWS4\"}", "100x200"),
         ],
         firing: 1,
         quiet: &[
@@ -26,33 +28,20 @@ pub const ALERTS: &[Alert] = &[
     Alert {
         name: "MillraceFlowTableNearlyFull",
         severity: "warning",
-        expression: "sum by (cluster, node, instance) (millrace_flows{table=\"established\",ip_family=\"IPv4\"}) \
-                     / on (cluster, node, instance) millrace_map_entries_max{map=\"FLOWS4\"} > 0.8 or \
-                     sum by (cluster, node, instance) (millrace_flows{table=\"established\",ip_family=\"IPv6\"}) \
-                     / on (cluster, node, instance) millrace_map_entries_max{map=\"FLOWS6\"} > 0.8",
+        expression: "millrace_map_entries{map=~\"FLOWS.\"} / millrace_map_entries_max > 0.8",
         minutes: 5,
-        summary: "The table of flows is nearly full",
-        description: "The table of flows of {{ $labels.node }} {{ $labels.instance }} is {{ $value | humanizePercentage }} \
+        summary: "A table of flows is nearly full",
+        description: "The map {{ $labels.map }} of {{ $labels.node }} {{ $labels.instance }} is {{ $value | humanizePercentage }} \
                       full. A full one forgets the connection that was silent longest.",
         fires: &[
-            (
-                "millrace_flows{node=\"a\",table=\"established\",ip_family=\"IPv6\",state=\"established\"}",
-                "50x200",
-            ),
-            (
-                "millrace_flows{node=\"a\",table=\"established\",ip_family=\"IPv6\",state=\"datagram\"}",
-                "40x200",
-            ),
+            ("millrace_map_entries{node=\"a\",map=\"FLOWS6\"}", "90x200"),
+            ("millrace_map_entries{node=\"a\",map=\"FLOWS4\"}", "10x200"),
             ("millrace_map_entries_max{node=\"a\",map=\"FLOWS6\"}", "100x200"),
             ("millrace_map_entries_max{node=\"a\",map=\"FLOWS4\"}", "100x200"),
         ],
         firing: 1,
         quiet: &[
-            (
-                "millrace_flows{node=\"a\",table=\"established\",ip_family=\"IPv4\",state=\"established\"}",
-                "50x200",
-            ),
-            ("millrace_flows{node=\"a\",table=\"new\",ip_family=\"IPv4\",state=\"syn\"}", "90x200"),
+            ("millrace_map_entries{node=\"a\",map=\"FLOWS4\"}", "80x200"),
             ("millrace_map_entries_max{node=\"a\",map=\"FLOWS4\"}", "100x200"),
         ],
     },
