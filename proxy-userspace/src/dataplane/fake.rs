@@ -28,6 +28,8 @@ pub struct FakeDataplane {
     pub fault: Option<String>,
     /// The number of `housekeep` calls.
     pub housekept: usize,
+    /// Whether an uplink lost its program.
+    pub is_detached: bool,
     /// Whether larger maps can be made.
     pub may_grow: bool,
     /// A failure of each sync, without a port.
@@ -73,6 +75,10 @@ impl Dataplane for FakeDataplane {
 
     fn check(&mut self) -> Check {
         Check { fault: self.fault.clone(), ..Check::default() }
+    }
+
+    fn is_attached(&self) -> bool {
+        !self.is_detached
     }
 
     fn may_grow(&self) -> bool {

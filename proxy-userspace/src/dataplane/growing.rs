@@ -128,6 +128,10 @@ impl<D: Dataplane> Dataplane for Growing<D> {
     fn check(&mut self) -> Check {
         self.dataplane.as_mut().map_or_else(Check::default, Dataplane::check)
     }
+
+    fn is_attached(&self) -> bool {
+        self.dataplane.as_ref().is_none_or(Dataplane::is_attached)
+    }
 }
 
 #[cfg(test)]

@@ -40,6 +40,12 @@ pub trait Dataplane {
         Check::default()
     }
 
+    /// Returns whether the uplinks still have their programs. That is quick to tell, so the agent asks several times
+    /// a second: packets pass a Service by while a program is detached.
+    fn is_attached(&self) -> bool {
+        true
+    }
+
     /// Returns whether it would have more room if it were opened anew with larger maps.
     fn may_grow(&self) -> bool {
         false
@@ -84,6 +90,10 @@ impl<D: Dataplane + ?Sized> Dataplane for Box<D> {
 
     fn check(&mut self) -> Check {
         (**self).check()
+    }
+
+    fn is_attached(&self) -> bool {
+        (**self).is_attached()
     }
 
     fn may_grow(&self) -> bool {

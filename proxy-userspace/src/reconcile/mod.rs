@@ -41,6 +41,9 @@ const LARGE: usize = 1_000;
 const PART_INTERVAL: Duration = Duration::from_millis(10);
 /// A sixth of the age at which the BPF programs treat the agent as dead.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
+/// Time between two looks at the links of uplinks. The kernel tells nobody when one is detached, and a client that gets
+/// a pod's own answer meanwhile ends its connection.
+const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The channels of the task.
 #[derive(Debug)]
@@ -195,6 +198,7 @@ impl<D: Dataplane> Reconciler<D> {
     /// Runs until it is stopped, or the source or the monitor ends. Returns the data plane.
     pub async fn run(mut self) -> D {
         let mut housekeep_at = Instant::now();
+        let mut look_at = Instant::now() + LOOK_INTERVAL;
         loop {
             let sync_at = self.next_sync();
             tokio::select! {
@@ -203,6 +207,10 @@ impl<D: Dataplane> Reconciler<D> {
                 _ = self.channels.stop.changed() => break,
                 () = sleep_until(housekeep_at) => housekeep_at = Instant::now() + self.housekeep(),
                 () = sleep_until(sync_at) => self.sync(),
+                () = sleep_until(look_at) => {
+                    self.look();
+                    look_at = Instant::now() + LOOK_INTERVAL;
+                }
                 () = sleep_until_some(self.held.due()) => self.report_lasting(),
                 batch = self.channels.events.recv() => match batch {
                     Some(batch) => self.apply_batch(batch),
@@ -337,6 +345,13 @@ impl<D: Dataplane> Reconciler<D> {
     fn report_lasting(&mut self) {
         for problem in self.held.lasted(Instant::now(), &self.model) {
             report(&problem, &mut self.observers);
+        }
+    }
+
+    fn look(&mut self) {
+        // An attachment that failed is tried again at its own pace.
+        if !self.topology_failed && !self.dataplane.is_attached() {
+            self.check();
         }
     }
 

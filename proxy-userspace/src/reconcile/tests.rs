@@ -32,6 +32,9 @@ impl Dataplane for Shared {
     fn check(&mut self) -> Check {
         self.0.borrow_mut().check()
     }
+    fn is_attached(&self) -> bool {
+        self.0.borrow().is_attached()
+    }
 }
 
 /// The other ends of a running task's channels.
@@ -412,6 +415,37 @@ fn a_data_plane_keeps_house_every_few_seconds_and_earlier_where_it_asks_for_that
             }
             assert_eq!(kept(), times, "{asked:?}");
         }
+    });
+}
+
+#[test]
+fn an_uplink_without_its_program_gets_it_back_within_a_moment() {
+    on_paused_time(async || {
+        let witness = Witness::default();
+        let bench = Bench::start_observed(vec![Box::new(witness.clone())]);
+        bench.begin().await;
+        witness.0.lock().unwrap().clear();
+        let topologies = || bench.dataplane.0.borrow().topologies;
+        let before = topologies();
+        bench.dataplane.0.borrow_mut().is_detached = true;
+        bench.dataplane.0.borrow_mut().fault = Some("detached".to_owned());
+        advance(LOOK_INTERVAL).await;
+        settle().await;
+        bench.dataplane.0.borrow_mut().is_detached = false;
+        advance(INTERVALS.min).await;
+        settle().await;
+        assert_eq!(topologies(), before + 1);
+        assert_eq!(*witness.0.lock().unwrap(), [r#"fault Some("detached")"#]);
+        bench.dataplane.0.borrow_mut().unattached = Some(SyncFailure::Device("refused".to_owned()));
+        bench.dataplane.0.borrow_mut().is_detached = true;
+        advance(LOOK_INTERVAL).await;
+        settle().await;
+        advance(INTERVALS.min).await;
+        settle().await;
+        let tried = topologies();
+        advance(LOOK_INTERVAL).await;
+        settle().await;
+        assert_eq!(topologies(), tried, "what can't be attached is tried at the pace of failures");
     });
 }
 

@@ -119,6 +119,10 @@ impl Dataplane for FromKernel {
         self.dataplane.check()
     }
 
+    fn is_attached(&self) -> bool {
+        self.dataplane.is_attached()
+    }
+
     fn may_grow(&self) -> bool {
         self.dataplane.may_grow()
     }

@@ -152,6 +152,10 @@ impl Dataplane for ToEbpf {
         self.dataplane.check()
     }
 
+    fn is_attached(&self) -> bool {
+        self.dataplane.is_attached()
+    }
+
     fn may_grow(&self) -> bool {
         self.dataplane.may_grow()
     }

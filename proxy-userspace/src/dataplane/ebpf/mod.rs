@@ -396,6 +396,10 @@ impl Dataplane for EbpfDataplane {
         Check { fault, expired_flows: self.expired_flows, flows, snat: self.snat_ports() }
     }
 
+    fn is_attached(&self) -> bool {
+        self_test::of_uplinks(&self.attachments, &self.programs).is_ok()
+    }
+
     fn may_grow(&self) -> bool {
         // While two modes share the node, the maps of the other one stay as they are.
         self.settings.share == Share::Alone

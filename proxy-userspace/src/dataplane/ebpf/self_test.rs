@@ -4,10 +4,11 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 use super::attach::Attachments;
+use super::link::LinkKey;
 use super::load::Programs;
 use super::program::Program;
 use super::{link, parts, sys};
-use crate::node::device_name;
+use crate::node::{Hook, device_name};
 
 /// A datagram from and to 192.0.0.8, the dummy address (RFC 7600), with correct checksums.
 ///
@@ -39,7 +40,30 @@ struct TestRunAttr {
 /// Returns the first fault. The kernel can't name the programs of TC filters before 6.6; the next
 /// sync replaces them anyway.
 pub(super) fn run(attachments: &Attachments, programs: &Programs) -> Result<(), String> {
-    for key in attachments.linked() {
+    are_attached(attachments.linked(), attachments, programs)?;
+    let xdp = programs.xdp_ingress.iter().map(|program| (program, XDP_PASS));
+    let framed = [&programs.tc_ingress, &programs.tc_egress, &programs.tc_pod_in, &programs.tc_pod_out];
+    let bare = programs.bare.iter().flat_map(|bare| [&bare.tc_ingress_l3, &bare.tc_egress_l3]);
+    let tc = framed.into_iter().chain(bare).map(|program| (program, TC_ACT_UNSPEC));
+    xdp.chain(tc).try_for_each(|(program, action)| {
+        parts::check(&programs.directory, program.name)?;
+        passes_untouched(program, action)
+    })
+}
+
+/// Returns the first fault of the links of uplinks. These are few, so this may be asked often.
+pub(super) fn of_uplinks(attachments: &Attachments, programs: &Programs) -> Result<(), String> {
+    let uplinks =
+        attachments.linked().filter(|key| !matches!(key.kind.hook(), Hook::TcPodIn | Hook::TcPodOut));
+    are_attached(uplinks, attachments, programs)
+}
+
+fn are_attached(
+    links: impl Iterator<Item = LinkKey>,
+    attachments: &Attachments,
+    programs: &Programs,
+) -> Result<(), String> {
+    for key in links {
         let program = programs.of(key.kind.hook());
         match link::program_id(key, attachments.directory()) {
             // The device is gone; a new topology without it will follow.
@@ -53,14 +77,7 @@ pub(super) fn run(attachments: &Attachments, programs: &Programs) -> Result<(), 
             Err(error) => return Err(format!("{} can't be read: {error}", key.name())),
         }
     }
-    let xdp = programs.xdp_ingress.iter().map(|program| (program, XDP_PASS));
-    let framed = [&programs.tc_ingress, &programs.tc_egress, &programs.tc_pod_in, &programs.tc_pod_out];
-    let bare = programs.bare.iter().flat_map(|bare| [&bare.tc_ingress_l3, &bare.tc_egress_l3]);
-    let tc = framed.into_iter().chain(bare).map(|program| (program, TC_ACT_UNSPEC));
-    xdp.chain(tc).try_for_each(|(program, action)| {
-        parts::check(&programs.directory, program.name)?;
-        passes_untouched(program, action)
-    })
+    Ok(())
 }
 
 fn passes_untouched(program: &Program, action: u32) -> Result<(), String> {

@@ -16,7 +16,7 @@ pub(super) const FAULTS: &[Fault] = &[
     Fault::new("links-detached", "Another program detaches all programs of node 1's uplink.", detach)
         .allowing(&[
             until_attached(Loss::Failed, Bound::Most(60)),
-            until_attached(Loss::Lost, Bound::Most(1200)),
+            until_attached(Loss::Lost, Bound::Most(600)),
         ])
         .right_after(3, "TCP repeats a lost SYN after a second"),
     Fault::new(
@@ -36,7 +36,7 @@ const THROUGH_NODE_1: &[Way] =
     &[Way::Local, Way::Snat, Way::DsrIpip, Way::DsrFou, Way::PolicyLocal, Way::NodePort];
 
 const fn until_attached(loss: Loss, bound: Bound) -> Allowance {
-    let because = "the agent notices it within two seconds, and attaches the programs again";
+    let because = "the agent looks four times a second, and attaches the programs again";
     Allowance { loss, ways: THROUGH_NODE_1, backend: None, bound, because }
 }
 
