@@ -228,6 +228,16 @@ impl Cluster {
     }
 }
 
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.agents.clear();
+        // After a failure nobody knows what the pins are like.
+        if !std::thread::panicking() {
+            self.proxies.iter().for_each(Proxy::give_pins);
+        }
+    }
+}
+
 fn bed(shape: Shape, xdp: &str) -> Result<Bed> {
     let wire = match (shape.wire, xdp) {
         (Wire::Cards, _) => Wire::Cards,

@@ -36,6 +36,7 @@ mod node;
 mod outer_source;
 mod own_connections;
 mod path_mtu;
+mod pool;
 mod priority;
 mod programs;
 mod refusals;

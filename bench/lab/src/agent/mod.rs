@@ -1,13 +1,16 @@
 //! The proxy on a node: the agent as a process, and the command line that reads its pinned maps.
 
+mod clear;
 mod command;
+mod pool;
 mod view;
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -48,6 +51,8 @@ pub struct Proxy {
     bpffs: PathBuf,
     log: PathBuf,
     arguments: Vec<String>,
+    /// The flags of the agents that were started, without repetitions.
+    started_with: Mutex<BTreeSet<Vec<String>>>,
     /// Process id of the last started agent; 0 before that.
     agent: AtomicU32,
 }
@@ -92,6 +97,7 @@ impl Proxy {
             bpffs,
             log,
             arguments,
+            started_with: Mutex::default(),
             agent: AtomicU32::new(0),
         })
     }
@@ -130,10 +136,42 @@ impl Proxy {
         arguments: &[&str],
         prepare: impl FnOnce(&mut Command) + Send + 'static,
     ) -> Result<Process> {
+        self.note_start(arguments);
         let arguments = self.agent_arguments(arguments);
         let agent = Process::start_prepared(&self.namespace, binary()?, arguments, &self.log, prepare)?;
         self.agent.store(agent.id(), Ordering::Relaxed);
         Ok(agent)
+    }
+
+    /// Notes the flags of an agent that starts. The first one gets the pins of an ended one with the same flags.
+    fn note_start(&self, more: &[&str]) {
+        let flags = self.flags_in_common(more);
+        let mut started_with = self.started_with.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_first = started_with.is_empty() && !more.contains(&"--bpffs-path");
+        if is_first && std::fs::read_dir(&self.bpffs).is_ok_and(|mut pins| pins.next().is_none()) {
+            pool::take(&flags, &self.bpffs);
+        }
+        started_with.insert(flags);
+    }
+
+    /// Returns the flags that agents of other nodes may have, too.
+    fn flags_in_common(&self, more: &[&str]) -> Vec<String> {
+        let xdp = self.arguments.chunks(2).filter(|own| own.first().is_some_and(|flag| flag == "--xdp"));
+        xdp.flatten().map(String::as_str).chain(more.iter().copied()).map(str::to_owned).collect()
+    }
+
+    /// Keeps the programs and maps of ended agents for a later one.
+    pub(crate) fn give_pins(&self) {
+        let mut started_with = self.started_with.lock().unwrap_or_else(PoisonError::into_inner);
+        let agent = self.agent.load(Ordering::Relaxed).to_string();
+        // A test may have taken the agent, and not ended it.
+        if started_with.len() != 1 || Path::new("/proc").join(agent).exists() {
+            return;
+        }
+        let given = started_with.pop_first().map_or(Ok(()), |flags| pool::give(flags, &self.bpffs));
+        if let Err(error) = given {
+            eprintln!("the pins of {} are not kept: {error:#}", self.node);
+        }
     }
 
     /// Returns the agent's arguments. A flag in `more` replaces the proxy's own.

@@ -24,7 +24,9 @@ pub use ethtool::{Offload, driver_of, leave_tags_alone, set_offload, set_queues}
 pub use namespace::{Namespace, Task};
 pub use netlink::Netlink;
 pub use overlay::{End, Overlay};
-pub use stale::{bpffs_directory, remove_leftovers, remove_own, remove_own_at_exit, temporary_directory};
+pub use stale::{
+    bpffs_directory, pool_directory, remove_leftovers, remove_own, remove_own_at_exit, temporary_directory,
+};
 pub use sysctl::{read_sysctl, write_sysctl};
 pub use wire::{Medium, Wire};
 

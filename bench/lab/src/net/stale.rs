@@ -17,6 +17,12 @@ pub fn bpffs_directory(bed: u32) -> PathBuf {
     Path::new(BPFFS).join(format!("{}{bed}", super::own_prefix()))
 }
 
+/// Returns the directory of the pins that this process keeps for later agents.
+#[must_use]
+pub fn pool_directory() -> PathBuf {
+    Path::new(BPFFS).join(format!("{}pool", super::own_prefix()))
+}
+
 /// Returns the directory of manifests and logs of bed `bed` of this process.
 #[must_use]
 pub fn temporary_directory(bed: u32) -> PathBuf {
