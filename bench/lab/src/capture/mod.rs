@@ -16,6 +16,9 @@ pub use trail::Trail;
 use crate::net::Namespace;
 use socket::PacketSocket;
 
+/// More frames than any test waits for. A capture beyond that would take all memory of the machine.
+const MOST: usize = 1_000_000;
+
 /// A running capture on devices of one namespace.
 #[derive(Debug)]
 pub struct Capture {
@@ -81,6 +84,9 @@ impl Capture {
             let lost = socket.lost()?;
             if lost > 0 {
                 bail!("the capture on {device} lost {lost} frames");
+            }
+            if self.seen.len() > MOST {
+                bail!("the capture has more than {MOST} frames");
             }
         }
         self.seen.sort_by_key(|captured| captured.time);
