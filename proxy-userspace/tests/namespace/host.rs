@@ -113,7 +113,8 @@ fn the_log_of_a_start_names_the_agent_its_slow_steps_and_other_proxies() -> Resu
         Ok(nft.success())
     })?;
     assert!(made);
-    cluster.start_agent_with(1, &["--uplinks", "eth0,eth9"])?;
+    // A range of its own, so that no programs of an ended agent fit.
+    cluster.start_agent_with(1, &["--uplinks", "eth0,eth9", "--snat-ports", "56000-56999"])?;
     cluster.wait_for_hooks(1)?;
     let own = cluster.take_agent(1)?;
     let process = own.id().to_string();
