@@ -5,6 +5,7 @@ mod bench;
 mod build;
 mod cluster;
 mod command;
+mod coverage;
 mod dashboard;
 mod docs;
 mod image;
@@ -57,6 +58,8 @@ enum Task {
     Test(test::Args),
     /// Run the checks that only read the code
     Lint,
+    /// Show which lines and branches of the BPF programs the packet tests reach
+    Coverage(coverage::Args),
     /// Write the reference pages in docs/reference, the dashboard and the alerts from the code
     Docs,
     /// Draw the dashboard from samples of the agents of `cargo xtask run`
@@ -96,6 +99,7 @@ fn perform(workspace: &Workspace, task: &Task) -> anyhow::Result<ExitCode> {
         Task::Image(args) => image::image(workspace, args).map(|()| ExitCode::SUCCESS),
         Task::Test(args) => test::test(workspace, args),
         Task::Lint => lint::lint(workspace),
+        Task::Coverage(args) => coverage::coverage(workspace, args),
         Task::Docs => docs::docs(workspace).map(|()| ExitCode::SUCCESS),
         Task::Dashboard(args) => dashboard::dashboard(workspace, args).map(|()| ExitCode::SUCCESS),
         Task::Vm(args) => vm::vm(workspace, args),

@@ -15,8 +15,8 @@ use proxy_common::part::parts_of;
 use proxy_common::selection::BackendRef;
 
 use super::builder::{BedBuilder, Sizes, unless_refused};
-use super::pool;
 use super::run::Hook;
+use super::{coverage, pool};
 
 /// The programs with maps of their own, without pins and attachments.
 ///
@@ -136,6 +136,9 @@ impl Bed {
 
 impl Drop for Bed {
     fn drop(&mut self) {
+        if let Ok(ebpf) = self.ebpf.lock() {
+            coverage::note(&ebpf);
+        }
         if !std::thread::panicking() && self.builder.sizes == Sizes::default() {
             self.clear();
             pool::put(self.builder.clone(), Arc::clone(&self.ebpf));

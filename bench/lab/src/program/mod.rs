@@ -23,6 +23,7 @@ mod builder;
 mod clear;
 mod context;
 mod counters;
+mod coverage;
 mod figures;
 mod fixture;
 mod flows;

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use aya::Ebpf;
 
 use super::builder::BedBuilder;
+use super::coverage;
 
 /// Unused beds of default sizes, the one that was used last at the end.
 static POOL: Mutex<Vec<Idle>> = Mutex::new(Vec::new());
@@ -13,6 +14,8 @@ static POOL: Mutex<Vec<Idle>> = Mutex::new(Vec::new());
 /// for good if more than 1024 are freed on one CPU at a time: each takes a place in one queue of work, and the
 /// first waits for work that finds no place there.
 const MOST_IDLE: usize = 24;
+/// The same for an object with probes, so that a process has few programs at any time.
+const MOST_IDLE_WITH_PROBES: usize = 8;
 
 type Idle = (BedBuilder, Arc<Mutex<Ebpf>>);
 
@@ -28,7 +31,8 @@ pub(super) fn take(settings: &BedBuilder) -> Option<Arc<Mutex<Ebpf>>> {
 pub(super) fn put(settings: BedBuilder, ebpf: Arc<Mutex<Ebpf>>) {
     let mut pool = lock();
     pool.push((settings, ebpf));
-    let excess = (pool.len() > MOST_IDLE).then(|| pool.remove(0));
+    let most = if coverage::folder().is_some() { MOST_IDLE_WITH_PROBES } else { MOST_IDLE };
+    let excess = (pool.len() > most).then(|| pool.remove(0));
     // Freeing a bed's programs takes long, and other tests wait for the pool.
     drop(pool);
     drop(excess);
