@@ -74,7 +74,9 @@ fn leaves(bed: &Bed, frame: &Frame) {
 fn answers_to_a_connection_of_this_node_go_to_the_stack(case: Case) {
     let bed = case.node_port();
     leaves(&bed, &case.tcp_from_server(flag::SYN).reply());
-    for flags in [flag::SYN | flag::ACK, flag::ACK, flag::ACK | flag::FIN, flag::RST] {
+    case.is_the_stacks(&bed, &case.tcp_from_server(flag::SYN | flag::ACK));
+    leaves(&bed, &case.tcp_from_server(flag::ACK).reply());
+    for flags in [flag::ACK, flag::ACK | flag::FIN, flag::RST] {
         case.is_the_stacks(&bed, &case.tcp_from_server(flags));
     }
 }

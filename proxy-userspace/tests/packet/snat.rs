@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use millrace_lab::frame::{DEVICE_MAC, Frame, Icmp, Layer, flag};
 use millrace_lab::program::{
-    Bed, BedBuilder, FlowTable, Hook, NEXT_HOP_MAC, Outcome, ServiceBuilder, known_hop,
+    Bed, BedBuilder, FlowTable, Hook, Ingress, NEXT_HOP_MAC, Outcome, ServiceBuilder, known_hop,
 };
 use proxy_common::flow::{FLOW_ESTABLISHED, FLOW_REPLY};
 use proxy_common::hop::{Device, HOP_NEIGHBOUR, Hop};
@@ -416,4 +416,27 @@ fn a_port_of_a_former_range_still_gets_its_replies(case: Case) {
         let other = node.establish(2);
         assert!((40_000..40_100).contains(&other.port()), "a new one gets a port of the new range: {other}");
     });
+}
+
+/// Segmentation cuts such a frame behind the program, and only its packets must fit the route.
+#[test]
+fn a_frame_of_segments_is_as_large_as_its_largest_packet() {
+    for family in [Family::V4, Family::V6] {
+        let case = Case { hook: Hook::TcIngress, family };
+        let node = Node::with(case, Bed::builder(), |service| service);
+        let udp = node.bed.service().udp().external(case.vip());
+        udp.backend_remote(case.remote_pod(1), 0).install();
+        node.bed.hop(case.remote_pod(1), Hop { mtu: 1300, ..known_hop(family.node(1)) });
+        for bare in [case.tcp(flag::ACK), case.udp()].map(|frame| frame.payload(Vec::new())) {
+            let headers = bare.build().len() - 14;
+            let mut frame = bare.payload(vec![7; 3000]);
+            if let Layer::Ipv4(ip) = frame.innermost_mut() {
+                ip.dont_fragment = true;
+            }
+            for (segment, reason) in [(1300, Reason::SentSnat), (1301, Reason::TooBig)] {
+                let segments = Ingress { segment: segment - headers as u32, ..Ingress::default() };
+                node.bed.run_with(case.hook, &frame.build(), segments).assert_counted(reason);
+            }
+        }
+    }
 }
