@@ -179,6 +179,8 @@ impl Run<'_> {
             ("MILLRACE_BPF_OBJECT", OBJECT_IN_GUEST),
             ("MILLRACE_BIN", AGENT),
             ("MILLRACE_PATIENCE", PATIENCE),
+            // No whole run of a machine with it was seen yet.
+            ("MILLRACE_POOL", "off"),
             ("PATH", PATH),
         ];
         if std::env::var_os("MILLRACE_LONG").is_some() {
