@@ -31,6 +31,7 @@ pub mod frame;
 pub mod kube_proxy;
 pub mod kubernetes;
 pub mod manifests;
+mod map_calls;
 pub mod net;
 pub mod patience;
 pub mod process;

@@ -7,36 +7,11 @@ use anyhow::{Context, Result, bail};
 use aya::maps::{MapData, MapInfo, MapType};
 use nix::errno::Errno;
 
-/// linux/bpf.h: the commands and a flag.
-const BPF_MAP_DELETE_ELEM: libc::c_long = 3;
-const BPF_MAP_GET_NEXT_KEY: libc::c_long = 4;
-const BPF_MAP_UPDATE_BATCH: libc::c_long = 26;
+use crate::map_calls::{Batch, Command, Entry, call};
+
+/// linux/bpf.h
 const BPF_F_MMAPABLE: u32 = 1 << 10;
-
-/// The part of union bpf_attr for calls of one entry.
-#[repr(C)]
-#[derive(Default)]
-struct Entry {
-    map: u32,
-    padding: u32,
-    key: u64,
-    /// The value, or the next key.
-    value: u64,
-    flags: u64,
-}
-
-/// The part of union bpf_attr for calls of many entries.
-#[repr(C)]
-#[derive(Default)]
-struct Batch {
-    begin: u64,
-    end: u64,
-    keys: u64,
-    values: u64,
-    count: u32,
-    map: u32,
-    flags: [u64; 2],
-}
+const WRITABLE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
 
 /// Empties a pinned map.
 pub(super) fn clear(pin: &Path) -> Result<()> {
@@ -63,20 +38,14 @@ fn possible_cpus() -> Result<usize> {
     aya::util::nr_cpus().map_err(|(file, error)| anyhow::anyhow!("{file}: {error}"))
 }
 
-fn call<T>(command: libc::c_long, attribute: &mut T) -> nix::Result<()> {
-    // SAFETY: the memory that the attribute names lives until the call returns, and has the map's sizes.
-    let done =
-        unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attribute), size_of::<T>()) };
-    Errno::result(done).map(drop)
-}
-
 fn remove_all(map: i32, key_size: u32) -> Result<()> {
     let map = u32::try_from(map)?;
     let (mut key, mut next) = (vec![0_u8; key_size as usize], vec![0_u8; key_size as usize]);
     let after = |key: Option<&[u8]>, next: &mut [u8]| {
         let key = key.map_or(0, |key| key.as_ptr() as u64);
         let mut entry = Entry { map, key, value: next.as_mut_ptr() as u64, ..Entry::default() };
-        match call(BPF_MAP_GET_NEXT_KEY, &mut entry) {
+        // SAFETY: both keys have the size of the map's, and outlive the call.
+        match unsafe { call(Command::NextKey, &mut entry) } {
             Err(Errno::ENOENT) => Ok(false),
             found => found.map(|()| true),
         }
@@ -85,7 +54,8 @@ fn remove_all(map: i32, key_size: u32) -> Result<()> {
     while is_found {
         is_found = after(Some(&key), &mut next)?;
         let mut entry = Entry { map, key: key.as_ptr() as u64, ..Entry::default() };
-        match call(BPF_MAP_DELETE_ELEM, &mut entry) {
+        // SAFETY: as above.
+        match unsafe { call(Command::Delete, &mut entry) } {
             // A full map evicted it.
             Ok(()) | Err(Errno::ENOENT) => {}
             Err(error) => return Err(error.into()),
@@ -105,7 +75,8 @@ fn zero_all(map: i32, entries: u32, value_size: usize) -> Result<()> {
         map: u32::try_from(map)?,
         ..Batch::default()
     };
-    Ok(call(BPF_MAP_UPDATE_BATCH, &mut batch)?)
+    // SAFETY: there are as many keys and values as the map has entries, and they outlive the call.
+    Ok(unsafe { call(Command::UpdateMany, &mut batch) }?)
 }
 
 /// A part of a map in memory.
@@ -115,8 +86,8 @@ struct Mapping {
 }
 
 impl Mapping {
-    fn new(map: i32, bytes: usize, offset: libc::off_t) -> Result<Self> {
-        let (protection, at) = (libc::PROT_READ | libc::PROT_WRITE, std::ptr::null_mut());
+    fn new(map: i32, bytes: usize, offset: usize, protection: libc::c_int) -> Result<Self> {
+        let (at, offset) = (std::ptr::null_mut(), libc::off_t::try_from(offset)?);
         // SAFETY: a new mapping, which nothing else refers to.
         let at = unsafe { libc::mmap(at, bytes, protection, libc::MAP_SHARED, map, offset) };
         if at == libc::MAP_FAILED {
@@ -141,7 +112,7 @@ impl Drop for Mapping {
 /// Writes only what is not zero: most pages of a large array were never touched.
 fn zero_mapped(map: i32, info: &MapInfo) -> Result<()> {
     let each = (info.value_size() as usize).next_multiple_of(size_of::<u64>());
-    let mapping = Mapping::new(map, each * info.max_entries() as usize, 0)?;
+    let mapping = Mapping::new(map, each * info.max_entries() as usize, 0, WRITABLE)?;
     for index in 0..mapping.bytes / size_of::<u64>() {
         let word = mapping.word(index);
         // SAFETY: the index is inside the mapping, and no program runs that would read half a word.
@@ -158,14 +129,9 @@ fn zero_mapped(map: i32, info: &MapInfo) -> Result<()> {
 fn drain(map: i32) -> Result<()> {
     // SAFETY: a call without memory.
     let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) })?;
-    let reader = Mapping::new(map, page, 0)?;
-    let (protection, at) = (libc::PROT_READ, std::ptr::null_mut());
-    // SAFETY: as above; the kernel lets nobody write this page.
-    let at = unsafe { libc::mmap(at, page, protection, libc::MAP_SHARED, map, libc::off_t::try_from(page)?) };
-    if at == libc::MAP_FAILED {
-        return Err(Errno::last()).context("mmap");
-    }
-    let writers = Mapping { at, bytes: page };
+    let reader = Mapping::new(map, page, 0, WRITABLE)?;
+    // The kernel lets nobody write this page.
+    let writers = Mapping::new(map, page, page, libc::PROT_READ)?;
     // SAFETY: both positions are the first word of their pages.
     unsafe { reader.word(0).write_volatile(writers.word(0).read_volatile()) };
     Ok(())

@@ -39,12 +39,15 @@ fn is_on() -> bool {
     std::env::var_os("MILLRACE_POOL").is_none_or(|value| value != "off")
 }
 
-/// Moves pins of an agent with these flags into a directory for pins, if there are any. Returns whether it did.
-pub(super) fn take(flags: &[String], bpffs: &Path) -> bool {
+/// Moves pins of an agent with these flags into a directory for pins, if there are any.
+pub(super) fn take(flags: &[String], bpffs: &Path) {
     let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
     let found = pool.iter().rposition(|pins| pins.flags == flags).map(|index| pool.remove(index));
     drop(pool);
-    found.is_some_and(|pins| fs::rename(&pins.directory, bpffs.join(ROOT)).is_ok())
+    if let Some(pins) = found {
+        // Without them the agent loads its own.
+        let _ = fs::rename(&pins.directory, bpffs.join(ROOT));
+    }
 }
 
 /// Takes the pins of an agent with these flags, which has ended. Whatever fails, the caller removes the pins.

@@ -8,22 +8,7 @@ use nix::errno::Errno;
 use proxy_common::verdict::{COUNTER_ENTRIES, Counter};
 
 use super::Bed;
-
-/// linux/bpf.h
-const BPF_MAP_LOOKUP_BATCH: libc::c_long = 24;
-
-/// The part of union bpf_attr for calls of many entries.
-#[repr(C)]
-#[derive(Debug, Default)]
-struct Batch {
-    begin: u64,
-    end: u64,
-    keys: u64,
-    values: u64,
-    count: u32,
-    map: u32,
-    flags: [u64; 2],
-}
+use crate::map_calls::{Batch, Command, call};
 
 impl Bed {
     /// Reads all counters, summed over the CPUs; indexed by
@@ -57,12 +42,10 @@ fn read_all(map: BorrowedFd<'_>, each: &mut [Counter]) -> nix::Result<()> {
     };
     // SAFETY: the kernel writes `count` keys, as many values for each CPU, and the place after the last one. All
     // memory has that size and lives until the call returns.
-    let done =
-        unsafe { libc::syscall(libc::SYS_bpf, BPF_MAP_LOOKUP_BATCH, &raw mut batch, size_of::<Batch>()) };
-    match Errno::result(done) {
+    match unsafe { call(Command::LookAtMany, &mut batch) } {
         // There is none after the last one.
-        Ok(_) | Err(Errno::ENOENT) if batch.count == COUNTER_ENTRIES => Ok(()),
-        Ok(_) => Err(Errno::EIO),
+        Ok(()) | Err(Errno::ENOENT) if batch.count == COUNTER_ENTRIES => Ok(()),
+        Ok(()) => Err(Errno::EIO),
         Err(error) => Err(error),
     }
 }

@@ -6,25 +6,13 @@ use std::sync::Mutex;
 
 use aya::Ebpf;
 use aya::maps::Map;
-use nix::errno::Errno;
+
+use crate::map_calls::{Command, Entry, call};
 
 /// The map of the probes, one byte each.
 const PROBES: &str = ".data.coverage";
-/// linux/bpf.h: the command.
-const BPF_MAP_LOOKUP_ELEM: libc::c_long = 1;
-
 /// The passed probes of all beds of this process.
 static PASSED: Mutex<Vec<u8>> = Mutex::new(Vec::new());
-
-/// The part of union bpf_attr that reading a map needs.
-#[repr(C)]
-struct Lookup {
-    map: u32,
-    padding: u32,
-    key: u64,
-    value: u64,
-    flags: u64,
-}
 
 /// Returns the folder for the passed probes: `MILLRACE_COVERAGE`.
 pub fn folder() -> Option<PathBuf> {
@@ -39,18 +27,16 @@ pub fn note(ebpf: &Ebpf) {
     let info = map.info().expect("a map of this process");
     let mut value = vec![0_u8; info.value_size() as usize];
     let key = 0_u32;
-    let lookup = Lookup {
+    let mut entry = Entry {
         map: u32::try_from(map.fd().as_fd().as_raw_fd()).expect("an open descriptor"),
-        padding: 0,
         key: &raw const key as u64,
         value: value.as_mut_ptr() as u64,
-        flags: 0,
+        ..Entry::default()
     };
     // SAFETY: the kernel reads a key of four bytes, and writes as many bytes as the map's values have. Both live
     // until the call returns.
-    let done =
-        unsafe { libc::syscall(libc::SYS_bpf, BPF_MAP_LOOKUP_ELEM, &raw const lookup, size_of::<Lookup>()) };
-    Errno::result(done).unwrap_or_else(|error| panic!("{PROBES} can't be read: {error}"));
+    let read = unsafe { call(Command::Look, &mut entry) };
+    read.unwrap_or_else(|error| panic!("{PROBES} can't be read: {error}"));
     let mut passed = PASSED.lock().expect("probes that are only added to");
     passed.resize(value.len(), 0);
     passed.iter_mut().zip(&value).for_each(|(all, one)| *all |= one);
