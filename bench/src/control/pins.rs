@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result};
+use millrace::dataplane::ebpf::read::PinnedMaps;
 use millrace::dataplane::ebpf::{EbpfDataplane, Settings, Sizes, cleanup};
 use millrace::model::Desired;
-use proxy_common::LAYOUT_VERSION;
 
 /// The pins of one measurement.
 pub struct Pins {
@@ -22,9 +22,9 @@ impl Pins {
         Self { path: PathBuf::from(format!("/sys/fs/bpf/millrace-bench-{}-{number}", std::process::id())) }
     }
 
-    /// Returns the directory of the pinned maps.
-    pub fn maps(&self) -> PathBuf {
-        self.path.join(format!("millrace/v{LAYOUT_VERSION}/maps"))
+    /// Opens the pinned maps for reading.
+    pub fn maps(&self) -> Result<PinnedMaps> {
+        Ok(PinnedMaps::open(&self.path)?)
     }
 
     /// Opens the data plane. Its maps are as large as the agent makes them; only the flow tables

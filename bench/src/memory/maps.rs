@@ -1,12 +1,8 @@
 //! The maps: the kernel's count of their memory, at the default sizes and at twice those.
 
-use std::fs;
-use std::os::fd::{AsFd, AsRawFd};
-use std::path::Path;
-
 use anyhow::{Context, Result};
-use aya::maps::MapData;
 use millrace::dataplane::ebpf::Sizes;
+use millrace::dataplane::ebpf::read::MapView;
 
 use crate::control::pins::Pins;
 use crate::report::{Figure, Group, MILLRACE, Unit};
@@ -52,17 +48,10 @@ fn doubled(size: &mut u32) -> u32 {
 fn total(sizes: Sizes) -> Result<f64> {
     let pins = Pins::new();
     let dataplane = pins.open_with(sizes)?;
-    let maps = fs::read_dir(pins.maps()).context("the directory of the maps")?;
-    let bytes = maps.map(|entry| memory_of(&entry?.path())).sum::<Result<u64>>()?;
+    let maps = pins.maps()?.status()?.maps;
+    let counted = |map: MapView| map.memory_bytes.context("the kernel does not count a map's memory");
+    let bytes = maps.into_iter().map(counted).sum::<Result<u64>>()?;
     drop(dataplane);
     #[allow(clippy::cast_precision_loss, reason = "exact up to 2^52")]
     Ok(bytes as f64)
-}
-
-/// Returns what the kernel counts for a pinned map.
-fn memory_of(pin: &Path) -> Result<u64> {
-    let map = MapData::from_pin(pin).with_context(|| format!("can't open {}", pin.display()))?;
-    let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", map.fd().as_fd().as_raw_fd()))?;
-    let bytes = text.lines().find_map(|line| line.strip_prefix("memlock:"));
-    bytes.context("the kernel does not count a map's memory")?.trim().parse().context("memlock is no number")
 }
