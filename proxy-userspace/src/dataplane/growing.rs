@@ -87,13 +87,8 @@ impl<D: Dataplane> Growing<D> {
             }
         }
         let Some(dataplane) = &mut self.dataplane else { return SyncReport::default() };
-        let mut report = dataplane.set_topology(&self.topology);
-        let of_services = dataplane.sync(desired, &Dirty::everything(desired, incomplete));
-        report.writes += of_services.writes;
-        report.pending.extend(of_services.pending);
-        report.failures.extend(of_services.failures);
-        report.due_in = of_services.due_in;
-        report
+        let report = dataplane.set_topology(&self.topology);
+        report.then(dataplane.sync(desired, &Dirty::everything(desired, incomplete)))
     }
 }
 

@@ -203,6 +203,16 @@ impl fmt::Display for SyncFailure {
 }
 
 impl SyncReport {
+    /// Adds the report of a later call of the same sync, which also says when work is due.
+    #[must_use]
+    pub(crate) fn then(mut self, later: Self) -> Self {
+        self.writes += later.writes;
+        self.pending.extend(later.pending);
+        self.failures.extend(later.failures);
+        self.due_in = later.due_in;
+        self
+    }
+
     /// Records a failure of a service port, or of none.
     pub(crate) fn fail(&mut self, port: Option<&PortKey>, why: String) {
         match port {

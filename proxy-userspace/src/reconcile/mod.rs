@@ -309,12 +309,8 @@ impl<D: Dataplane> Reconciler<D> {
         }
         let mut dirty = std::mem::take(&mut self.dirty);
         dirty.incomplete = self.listing != Listing::Complete;
-        let of_ports = self.dataplane.sync(self.model.desired(), &dirty);
-        report.writes += of_ports.writes;
-        report.pending.extend(of_ports.pending);
-        report.failures.extend(of_ports.failures);
+        report = report.then(self.dataplane.sync(self.model.desired(), &dirty));
         self.topology_due = false;
-        report.due_in = of_ports.due_in;
         let retry_in = (!report.is_complete()).then_some(RETRY_INTERVAL);
         self.retry_at = retry_in.into_iter().chain(report.due_in).min().map(|wait| self.last_sync + wait);
         let missing: Vec<SyncFailure> = self.topology.iter().flat_map(uplinks::missing).collect();

@@ -226,9 +226,9 @@ impl EbpfDataplane {
         let of = |concern| failures.iter().filter(|failure| failure.concern() == concern).count();
         let counts = SyncFailure::CONCERNS.map(of);
         let words = AGENT_FAILURES.into_iter().zip(counts).chain([(AGENT_DEGRADED, report.pending.len())]);
-        let [v4, v6] = self.plan.backends_in_maps().map(u64::from);
+        let backends = counted(self.plan.backends_in_maps().map(u64::from));
         let words = words.map(|(index, count)| (index, count as u64));
-        for (index, word) in words.chain([(AGENT_BACKENDS, COUNTED | v6 << 32 | v4)]) {
+        for (index, word) in words.chain([(AGENT_BACKENDS, backends)]) {
             // An AGENT map without room for the counts has no room for the heartbeat either, and
             // that is logged.
             let _ = self.maps.agent.store(index, word);
@@ -265,9 +265,8 @@ impl EbpfDataplane {
     /// use.
     fn count_ports(&mut self) {
         let Some(Counts { usage, flows }) = self.collector.take_counts() else { return };
-        let [v4, v6] = flow_count::in_flows(&flows);
         // Without room for the word there is none for the heartbeat either, and that is logged.
-        let _ = self.maps.agent.store(AGENT_FLOWS, COUNTED | v6 << 32 | v4);
+        let _ = self.maps.agent.store(AGENT_FLOWS, counted(flow_count::in_flows(&flows)));
         self.flows = flows;
         self.connections = Some(usage.connections);
         let size = self.snat_range();
@@ -404,6 +403,11 @@ impl Dataplane for EbpfDataplane {
         // While two modes share the node, the maps of the other one stay as they are.
         self.settings.share == Share::Alone
     }
+}
+
+/// Returns the word of AGENT for counts of IPv4 and IPv6.
+const fn counted([v4, v6]: [u64; 2]) -> u64 {
+    COUNTED | v6 << 32 | v4
 }
 
 /// Returns the monotonic time: a change of the wall clock must not shorten the rest of an id.

@@ -283,17 +283,7 @@ impl Sizes {
     /// Returns sizes with headroom for the Services; never below the defaults.
     #[must_use]
     pub fn for_desired(desired: &Desired) -> Self {
-        let (needed, least) = (Self::needed(desired), Self::default());
-        Self {
-            services: room(needed.services, least.services),
-            hints: room(needed.hints, least.hints),
-            frontends: room(needed.frontends, least.frontends),
-            backends: room(needed.backends, least.backends),
-            slots: room(needed.slots, least.slots),
-            nodes: room(needed.nodes, least.nodes),
-            source_ranges: room(needed.source_ranges, least.source_ranges),
-            ..least
-        }
+        Self::default().with(&Self::needed(desired), |least, needed| room(needed, least))
     }
 
     /// Returns the entries that the Services need; 0 for maps that the programs fill.
@@ -321,26 +311,26 @@ impl Sizes {
     pub fn are_nearly_full(&self, needed: &Self) -> bool {
         let is_full =
             |size: u32, needed: u32| u64::from(needed) * 100 >= u64::from(size) * NEARLY_FULL && size < MOST;
-        is_full(self.services, needed.services)
-            || is_full(self.hints, needed.hints)
-            || is_full(self.frontends, needed.frontends)
-            || is_full(self.backends, needed.backends)
-            || is_full(self.slots, needed.slots)
-            || is_full(self.nodes, needed.nodes)
-            || is_full(self.source_ranges, needed.source_ranges)
+        let grown = self.with(needed, |size, needed| if is_full(size, needed) { MOST } else { size });
+        grown != *self
     }
 
     /// Returns these sizes, and those of `other` where they are larger.
     #[must_use]
     pub fn or_larger(&self, other: &Self) -> Self {
+        self.with(other, u32::max)
+    }
+
+    /// Returns these sizes with another one for each map that the Services fill, by its size here and in `other`.
+    fn with(&self, other: &Self, size: impl Fn(u32, u32) -> u32) -> Self {
         Self {
-            services: self.services.max(other.services),
-            hints: self.hints.max(other.hints),
-            frontends: self.frontends.max(other.frontends),
-            backends: self.backends.max(other.backends),
-            slots: self.slots.max(other.slots),
-            nodes: self.nodes.max(other.nodes),
-            source_ranges: self.source_ranges.max(other.source_ranges),
+            services: size(self.services, other.services),
+            hints: size(self.hints, other.hints),
+            frontends: size(self.frontends, other.frontends),
+            backends: size(self.backends, other.backends),
+            slots: size(self.slots, other.slots),
+            nodes: size(self.nodes, other.nodes),
+            source_ranges: size(self.source_ranges, other.source_ranges),
             ..*self
         }
     }
