@@ -50,8 +50,7 @@ impl Plan {
             plan.backends_mut(id.family).adopt(id.id, entry, now);
         }
         let slices = plan.adopt_services(found.services, &found.slots, now);
-        let is_clear = |slot: u32| slot_at(&found.slots, slot) == Slot::default();
-        plan.slot_allocator = SlotAllocator::adopt(capacities.slots, &slices, is_clear, now);
+        plan.slot_allocator = SlotAllocator::adopt(capacities.slots, &slices, &found.slots, now);
         for (key, backend) in found.hints {
             if let Some(state) = plan.services.get_mut(key.service) {
                 state.hints.insert(key.hint, backend);
@@ -134,7 +133,7 @@ impl Plan {
 /// A word that the next sync must overwrite: it differs from every word of a plan.
 const REJECTED_WORD: ServiceEntry = ServiceEntry(1 << 63);
 
-fn slot_at(slots: &[Slot], index: u32) -> Slot {
+pub(super) fn slot_at(slots: &[Slot], index: u32) -> Slot {
     usize::try_from(index).ok().and_then(|index| slots.get(index)).copied().unwrap_or_default()
 }
 

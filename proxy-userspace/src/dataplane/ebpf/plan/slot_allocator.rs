@@ -1,8 +1,12 @@
 //! The allocator of slots in SELECTION.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::time::Duration;
 
+use proxy_common::selection::Slot;
+
+use super::adopt::slot_at;
 use super::change::Extent;
 use super::ids::REST;
 
@@ -27,33 +31,31 @@ impl SlotAllocator {
     /// Returns an allocator for a map with slices.
     ///
     /// A non-zero slot outside them may have been released a moment ago, so it rests. A zero slot
-    /// is free.
-    pub fn adopt(
-        capacity: u32,
-        slices: &BTreeSet<Extent>,
-        is_clear: impl Fn(u32) -> bool,
-        now: Duration,
-    ) -> Self {
+    /// is free. `slots` are the slots of the map up to the last one that is not zero.
+    pub fn adopt(capacity: u32, slices: &BTreeSet<Extent>, slots: &[Slot], now: Duration) -> Self {
         let mut allocator = Self { free: BTreeMap::new(), resting: BTreeSet::new(), spare: 0 };
         let mut start = 0;
         let end = Extent { offset: capacity, length: 0 };
         for slice in slices.iter().chain([&end]) {
-            allocator.adopt_gap(start..slice.offset, &is_clear, now);
+            allocator.adopt_gap(start..slice.offset, slots, now);
             start = slice.offset + slice.length;
         }
         allocator
     }
 
-    fn adopt_gap(&mut self, gap: std::ops::Range<u32>, is_clear: impl Fn(u32) -> bool, now: Duration) {
+    fn adopt_gap(&mut self, gap: Range<u32>, slots: &[Slot], now: Duration) {
         let mut run = Extent { offset: gap.start, length: 0 };
         let mut clear = true;
-        for slot in gap {
-            if is_clear(slot) != clear {
+        let in_use = u32::try_from(slots.len()).unwrap_or(u32::MAX).clamp(gap.start, gap.end);
+        // Zero slots come last, in a run of any length.
+        let ahead = (gap.start..in_use).map(|slot| (slot_at(slots, slot) == Slot::default(), 1));
+        for (is_clear, length) in ahead.chain([(true, gap.end - in_use)]) {
+            if is_clear != clear {
                 self.adopt_run(run, clear, now);
-                run = Extent { offset: slot, length: 0 };
-                clear = !clear;
+                run = Extent { offset: run.offset + run.length, length: 0 };
+                clear = is_clear;
             }
-            run.length += 1;
+            run.length += length;
         }
         self.adopt_run(run, clear, now);
     }
@@ -139,7 +141,10 @@ mod tests {
     #[test]
     fn adopted_space_outside_the_slices_rests_unless_it_is_clear() {
         let slices = BTreeSet::from([Extent { offset: 2, length: 3 }, Extent { offset: 8, length: 1 }]);
-        let mut allocator = SlotAllocator::adopt(12, &slices, |slot| !(5..7).contains(&slot), NOW);
+        let mut slots = [Slot::default(); 7];
+        slots[5..].fill(Slot(1));
+        let mut allocator = SlotAllocator::adopt(12, &slices, &slots, NOW);
+        assert_eq!(allocator.spare, 8, "those at rest are spare, too");
         let mut lengths: Vec<_> = allocator.free.clone().into_iter().collect();
         assert_eq!(lengths, [(0, 2), (7, 1), (9, 3)]);
         free_all(&mut allocator, NOW + REST);
