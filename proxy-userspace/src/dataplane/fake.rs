@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::dataplane::ebpf::Sizes;
 use crate::dataplane::{Check, Dataplane, SyncFailure, SyncReport};
 use crate::model::{Desired, Dirty, PortKey, ServicePort};
 use crate::node::Topology;
@@ -30,8 +31,8 @@ pub struct FakeDataplane {
     pub housekept: usize,
     /// Whether an uplink lost its program.
     pub is_detached: bool,
-    /// Whether larger maps can be made.
-    pub may_grow: bool,
+    /// The room of the maps, if larger ones can be made.
+    pub room: Option<Sizes>,
     /// A failure of each sync, without a port.
     pub failure: Option<SyncFailure>,
     /// The requested time of the next `housekeep` call.
@@ -81,7 +82,7 @@ impl Dataplane for FakeDataplane {
         !self.is_detached
     }
 
-    fn may_grow(&self) -> bool {
-        self.may_grow
+    fn room(&self) -> Option<Sizes> {
+        self.room
     }
 }

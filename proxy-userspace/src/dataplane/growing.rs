@@ -24,6 +24,7 @@ type Open<D> = Box<dyn Fn(&Sizes, &Desired) -> Result<D, OpenError>>;
 /// A data plane, and how it is opened anew.
 pub struct Growing<D> {
     open: Open<D>,
+    /// The sizes with which the data plane was opened. Maps of an earlier agent may be larger.
     sizes: Sizes,
     /// None if it could not be opened anew. Its programs and maps serve on.
     dataplane: Option<D>,
@@ -44,18 +45,18 @@ impl<D: Dataplane> Growing<D> {
         Ok(Self { open: Box::new(open), sizes, dataplane, topology, look_at })
     }
 
-    /// Returns the sizes that the Services need if these have too little room. `is_complete` is whether every Service
-    /// found room.
+    /// Returns the sizes that the Services need if the maps have too little room. `is_complete` is whether every
+    /// Service found room.
     fn outgrown(&mut self, desired: &Desired, is_complete: bool) -> Option<Sizes> {
         let now = Instant::now();
-        let is_due = now >= self.look_at && self.dataplane.as_ref().is_some_and(Dataplane::may_grow);
-        if !is_due {
+        if now < self.look_at {
             return None;
         }
         self.look_at = now + LOOK_INTERVAL;
-        let is_crowded = self.sizes.are_nearly_full(&Sizes::needed(desired));
-        let wanted = self.sizes.or_larger(&Sizes::for_desired(desired));
-        ((is_crowded || !is_complete) && wanted != self.sizes).then_some(wanted)
+        let room = self.dataplane.as_ref().and_then(Dataplane::room)?;
+        let is_crowded = room.are_nearly_full(&Sizes::needed(desired));
+        let wanted = room.or_larger(&Sizes::for_desired(desired));
+        ((is_crowded || !is_complete) && wanted != room).then_some(wanted)
     }
 
     /// Closes the data plane and opens it with larger maps; with the former sizes if that fails.
@@ -151,8 +152,8 @@ mod tests {
         Desired { nodes: (0..count).map(node).collect::<BTreeMap<_, _>>(), ..Desired::default() }
     }
 
-    /// Returns a data plane without nodes, and what it opens.
-    fn begin(may_grow: bool) -> (Growing<FakeDataplane>, Rc<RefCell<Opened>>) {
+    /// Returns a data plane without nodes, and what it opens. `room` returns the room of maps that were opened.
+    fn begin(room: fn(Sizes) -> Option<Sizes>) -> (Growing<FakeDataplane>, Rc<RefCell<Opened>>) {
         let opened = Rc::new(RefCell::new(Opened { rooms: Vec::new(), most: 1 << 20 }));
         let seen = Rc::clone(&opened);
         let open = move |sizes: &Sizes, _: &Desired| {
@@ -162,7 +163,7 @@ mod tests {
                 return Err(OpenError::UnknownMap { map: "WAYS".to_owned() });
             }
             let mut opened = FakeDataplane::default();
-            opened.may_grow = may_grow;
+            opened.room = room(*sizes);
             Ok(opened)
         };
         (Growing::open(&Desired::default(), open).unwrap(), opened)
@@ -178,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_nearly_full_map_gets_larger_and_the_new_data_plane_gets_everything() {
-        let (mut growing, opened) = begin(true);
+        let (mut growing, opened) = begin(Some);
         let topology = Topology { addresses: [Ipv4Addr::LOCALHOST.into()].into(), ..Topology::default() };
         growing.set_topology(&topology);
         assert!(sync(&mut growing, &nodes(LEAST / 10 * 7)).is_complete());
@@ -195,7 +196,7 @@ mod tests {
     #[test]
     fn a_service_without_room_makes_larger_maps_if_they_are_half_full() {
         for (nodes_in_use, opened_rooms) in [(LEAST / 10 * 4, 1), (LEAST / 10 * 6, 2)] {
-            let (mut growing, opened) = begin(true);
+            let (mut growing, opened) = begin(Some);
             let failure = SyncFailure::Map("SELECTION has no room".to_owned());
             growing.dataplane.as_mut().unwrap().failure = Some(failure);
             sync(&mut growing, &nodes(nodes_in_use));
@@ -205,7 +206,7 @@ mod tests {
 
     #[test]
     fn the_present_maps_serve_on_if_larger_ones_can_not_be_made() {
-        let (mut growing, opened) = begin(true);
+        let (mut growing, opened) = begin(Some);
         opened.borrow_mut().most = LEAST;
         let desired = nodes(LEAST);
         assert!(sync(&mut growing, &desired).is_complete());
@@ -216,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_data_plane_that_can_not_be_opened_at_all_is_opened_by_a_later_sync() {
-        let (mut growing, opened) = begin(true);
+        let (mut growing, opened) = begin(Some);
         opened.borrow_mut().most = 0;
         let desired = nodes(LEAST);
         for _ in 0..2 {
@@ -230,8 +231,18 @@ mod tests {
     }
 
     #[test]
+    fn larger_maps_of_an_earlier_agent_are_large_enough() {
+        let found = |sizes: Sizes| Some(Sizes { nodes: sizes.nodes.max(4 * LEAST), ..sizes });
+        let (mut growing, opened) = begin(found);
+        assert!(sync(&mut growing, &nodes(LEAST * 3)).is_complete());
+        assert_eq!(opened.borrow().rooms, [LEAST]);
+        assert!(sync(&mut growing, &nodes(LEAST * 4)).is_complete());
+        assert_eq!(opened.borrow().rooms, [LEAST, 8 * LEAST]);
+    }
+
+    #[test]
     fn a_data_plane_that_can_not_grow_stays() {
-        let (mut growing, opened) = begin(false);
+        let (mut growing, opened) = begin(|_| None);
         assert!(sync(&mut growing, &nodes(LEAST)).is_complete());
         assert_eq!(opened.borrow().rooms, [LEAST]);
     }

@@ -13,6 +13,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use ebpf::Sizes;
 pub use settings::{Encapsulation, Mark, RejectUnknown};
 
 use crate::model::{Desired, Dirty, Family, PortKey, ServiceKey};
@@ -46,9 +47,9 @@ pub trait Dataplane {
         true
     }
 
-    /// Returns whether it would have more room if it were opened anew with larger maps.
-    fn may_grow(&self) -> bool {
-        false
+    /// Returns the room of its maps, if it would have more after it was opened anew with larger ones.
+    fn room(&self) -> Option<Sizes> {
+        None
     }
 }
 
@@ -96,8 +97,8 @@ impl<D: Dataplane + ?Sized> Dataplane for Box<D> {
         (**self).is_attached()
     }
 
-    fn may_grow(&self) -> bool {
-        (**self).may_grow()
+    fn room(&self) -> Option<Sizes> {
+        (**self).room()
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
 use super::{INTERVAL, is_fatal, is_filled, readable};
-use crate::dataplane::ebpf::{EbpfDataplane, Frontends, Share};
+use crate::dataplane::ebpf::{EbpfDataplane, Frontends, Share, Sizes};
 use crate::dataplane::{Check, Dataplane, SyncReport};
 use crate::model::{Desired, Dirty};
 use crate::node::Topology;
@@ -123,8 +123,8 @@ impl Dataplane for FromKernel {
         self.dataplane.is_attached()
     }
 
-    fn may_grow(&self) -> bool {
-        self.dataplane.may_grow()
+    fn room(&self) -> Option<Sizes> {
+        self.dataplane.room()
     }
 }
 

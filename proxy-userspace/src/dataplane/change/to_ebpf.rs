@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
 use super::{INTERVAL, is_fatal, is_filled, readable};
-use crate::dataplane::ebpf::{EbpfDataplane, Share};
+use crate::dataplane::ebpf::{EbpfDataplane, Share, Sizes};
 use crate::dataplane::ipvs::{self, Retreat};
 use crate::dataplane::{Check, Dataplane, SyncReport};
 use crate::model::{Desired, Dirty};
@@ -156,7 +156,7 @@ impl Dataplane for ToEbpf {
         self.dataplane.is_attached()
     }
 
-    fn may_grow(&self) -> bool {
-        self.dataplane.may_grow()
+    fn room(&self) -> Option<Sizes> {
+        self.dataplane.room()
     }
 }

@@ -11,6 +11,7 @@ use super::convert::{backend_entry, frontend_at};
 use super::error::OpenError;
 use super::maps::{FamilyMaps, Maps};
 use super::plan::{BackendId, Capacities, Found};
+use super::settings::Sizes;
 use crate::model::Family;
 
 impl Maps {
@@ -23,6 +24,22 @@ impl Maps {
             backends_v4: self.of4.backends.entries(),
             backends_v6: self.of6.backends.entries(),
             ways: self.ways.entries(),
+        }
+    }
+
+    /// Returns the room for Services and nodes. An earlier agent may have made larger maps than this one's `sizes`.
+    #[must_use]
+    pub fn room(&self, sizes: Sizes) -> Sizes {
+        let of = |v4: u32, v6: u32| v4.min(v6);
+        Sizes {
+            services: self.services.len(),
+            hints: self.hints.entries(),
+            frontends: of(self.of4.frontends.entries(), self.of6.frontends.entries()),
+            backends: of(self.of4.backends.entries(), self.of6.backends.entries()),
+            slots: self.selection.len(),
+            nodes: self.ways.entries(),
+            source_ranges: of(self.of4.source_ranges.entries(), self.of6.source_ranges.entries()),
+            ..sizes
         }
     }
 

@@ -336,7 +336,7 @@ impl Dataplane for EbpfDataplane {
             socket_terminator.wake();
         }
         self.store_counts(&report);
-        let may_grow = self.may_grow();
+        let may_grow = self.room().is_some();
         self.fill.warn_of_full_maps(&self.plan.map_usage(), may_grow);
         report
     }
@@ -399,9 +399,9 @@ impl Dataplane for EbpfDataplane {
         self_test::of_uplinks(&self.attachments, &self.programs).is_ok()
     }
 
-    fn may_grow(&self) -> bool {
+    fn room(&self) -> Option<Sizes> {
         // While two modes share the node, the maps of the other one stay as they are.
-        self.settings.share == Share::Alone
+        (self.settings.share == Share::Alone).then(|| self.maps.room(self.settings.sizes))
     }
 }
 

@@ -35,6 +35,12 @@ impl<A: Address> Trie<A> {
         self.name
     }
 
+    /// Returns the most ranges that it can have.
+    #[must_use]
+    pub const fn entries(&self) -> u32 {
+        self.entries
+    }
+
     /// Adds a range; returns false if it is of the other family.
     pub fn insert(&mut self, range: RangeAt) -> Result<bool, String> {
         let Some(key) = key::<A>(range) else { return Ok(false) };
