@@ -15,16 +15,14 @@ use millrace_lab::traffic::{
 use millrace_lab::walk::Walk;
 use serde_json::{Value, json};
 
-use crate::fixture::{Altered, FLAGS, LIMIT, ask_all, end_agent, start_agent};
+use crate::fixture::{Altered, FLAGS, LIMIT, ask_all, start_agent};
 use crate::modules;
 
 const ETHERNET_HEADER: usize = 14;
 
 /// Returns the shared cluster while IPVS serves node 2, too.
 pub fn shared() -> Altered {
-    let mut direct = Altered::new(|cluster| end_agent(cluster, 2));
-    start_agent(&mut direct, 2, &FLAGS).unwrap();
-    direct
+    Altered::with_both_nodes().unwrap()
 }
 
 /// Runs a program in a node's namespace, and returns its output.

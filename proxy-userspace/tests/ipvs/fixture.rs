@@ -30,6 +30,15 @@ impl Altered {
     pub fn new(restore: fn(&mut Cluster) -> Result<()>) -> Self {
         Self { cluster: shared(), restore }
     }
+
+    /// Returns the cluster while IPVS serves node 2, too. Its agent stays until a test wants none.
+    pub fn with_both_nodes() -> Result<Self> {
+        let mut cluster = turn();
+        if !cluster.has_agent(2) {
+            start_agent(&mut cluster, 2, &FLAGS)?;
+        }
+        Ok(Self { cluster, restore: |_| Ok(()) })
+    }
 }
 
 impl Deref for Altered {
@@ -77,6 +86,15 @@ pub fn end_agent(cluster: &mut Cluster, node: u8) -> Result<()> {
 ///
 /// Only one test at a time has the cluster.
 pub fn shared() -> MutexGuard<'static, Cluster> {
+    let mut cluster = turn();
+    if cluster.has_agent(2) {
+        end_agent(&mut cluster, 2).unwrap();
+    }
+    cluster
+}
+
+/// Returns the shared cluster as the test before left it.
+fn turn() -> MutexGuard<'static, Cluster> {
     static SHARED: LazyLock<Mutex<Cluster>> = LazyLock::new(|| {
         remove_own_at_exit();
         Mutex::new(start().unwrap())

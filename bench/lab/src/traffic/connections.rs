@@ -12,7 +12,8 @@ use crate::net::{Namespace, Task};
 use crate::patience::patience;
 
 /// Pause between two requests, for each talking connection, and the least number of pauses. A busy
-/// machine may wake all connections at once, and their packets must fit a device's queue.
+/// machine may wake all connections at once, and their packets must fit a device's queue. In an
+/// emulated machine the requests would take all of its time, so pauses are longer there.
 const PAUSE: Duration = Duration::from_millis(2);
 const PAUSES: u32 = 10;
 
@@ -31,7 +32,7 @@ impl LongConnections {
         let (opened, all_open) = std::sync::mpsc::sync_channel(1);
         let task = namespace.spawn(async move || {
             let mut connections = JoinSet::new();
-            let pause = PAUSE * u32::try_from(talking)?.max(PAUSES);
+            let pause = patience(PAUSE * u32::try_from(talking)?.max(PAUSES));
             for number in 0..talking + silent {
                 let connection = Connection::open(target).await?;
                 connections.spawn(hold(connection, (number < talking).then_some(pause), stopped.clone()));
