@@ -11,6 +11,7 @@
 mod errors;
 mod fixture;
 mod mode;
+mod queues;
 mod reach;
 mod sizes;
 mod tags;

@@ -103,8 +103,6 @@ enum Work {
         xdp: &'static str,
     },
     Vm,
-    /// Test targets on other kernels.
-    VmTests,
 }
 
 impl Layer {
@@ -171,11 +169,14 @@ impl Layer {
             Self::Cluster => &[Pass { title: "cluster", work: Work::TargetWithCluster("cluster") }],
             Self::Fuzz => &[Pass { title: "fuzz", work: Work::Target("fuzz") }],
             Self::Bench => &[Pass { title: "bench", work: Work::TargetWithBenchObject("benches") }],
-            Self::Vm => &[
-                Pass { title: "vm", work: Work::Vm },
-                Pass { title: "tests, other kernels", work: Work::VmTests },
-            ],
+            Self::Vm => &[Pass { title: "vm", work: Work::Vm }],
         }
+    }
+
+    /// Whether emulated machines may run beside it. They get only what it leaves, and an earlier layer that compiles
+    /// leaves nothing.
+    pub const fn is_beside_machines(self) -> bool {
+        !matches!(self, Self::Lint | Self::Manifests | Self::Unit)
     }
 
     fn takes_root(self) -> bool {
@@ -194,8 +195,8 @@ impl Work {
             | Self::TargetWithApiserver(name)
             | Self::TargetWithCluster(name) => vec![name],
             Self::ModuleWithApiserver { target, .. } => vec![target],
-            Self::VmTests => vm::Target::ALL.map(|target| target.name).to_vec(),
-            Self::Lint | Self::Manifests | Self::Unit | Self::Vm => Vec::new(),
+            Self::Vm => vm::Target::ALL.map(|target| target.name).to_vec(),
+            Self::Lint | Self::Manifests | Self::Unit => Vec::new(),
         }
     }
 }
@@ -228,11 +229,8 @@ pub fn perform(
     match pass.work {
         Work::Lint => return Ok(Outcome::Ran(lint::check_all(workspace))),
         Work::Manifests => return Ok(manifests::check_all(workspace)),
-        Work::Vm => return vm::load_everywhere(workspace).map(Outcome::Ran),
-        Work::VmTests => {
-            let extent = if args.long { vm::Extent::Whole } else { vm::Extent::Named };
-            return vm::test_everywhere(workspace, &vm::Target::ALL, extent).map(Outcome::Ran);
-        }
+        // Its emulated machines run beside other layers.
+        Work::Vm => return vm::load_here(workspace).map(Outcome::Ran),
         Work::Unit => cargo.args(["--lib", "--bins"]),
         Work::Target(name)
         | Work::TargetWithApiserver(name)

@@ -4,7 +4,9 @@ mod layer;
 mod libtest;
 mod tally;
 
+use std::panic::resume_unwind;
 use std::process::ExitCode;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -14,7 +16,7 @@ pub use tally::Tally;
 
 use crate::build::{self, Warnings};
 use crate::workspace::Workspace;
-use crate::{command, setup};
+use crate::{command, setup, vm};
 
 /// Arguments of `cargo xtask test`.
 #[derive(clap::Args)]
@@ -51,6 +53,7 @@ struct Row {
 
 /// Runs the layers. The last line printed is `N passed, N failed, N skipped`.
 pub fn test(workspace: &Workspace, args: &Args) -> Result<ExitCode> {
+    let start = Instant::now();
     let layers = if args.layer.is_empty() { Layer::ALL.to_vec() } else { args.layer.clone() };
     let needs: Vec<_> = layers.iter().flat_map(|layer| layer.needs()).copied().collect();
     setup::ensure(workspace, &needs)?;
@@ -63,17 +66,42 @@ pub fn test(workspace: &Workspace, args: &Args) -> Result<ExitCode> {
     if let Err(error) = build::bpf_object(workspace, Warnings::Allowed) {
         eprintln!("error: {error:#}");
         rows.push(Row { title: "build", tally: Tally::FAILED, duration: Duration::ZERO });
-        return Ok(report(&rows));
+        return Ok(report(&rows, start.elapsed()));
     }
-    for layer in layers {
-        for pass in layer.passes() {
-            eprintln!("\n== {}", pass.title);
-            let start = Instant::now();
-            let tally = count(pass.title, layer::perform(workspace, layer, pass, &targets, args));
-            rows.push(Row { title: pass.title, tally, duration: start.elapsed() });
+    thread::scope(|scope| {
+        let has_machines = layers.contains(&Layer::Vm);
+        let mut machines = None;
+        for layer in layers {
+            if has_machines && machines.is_none() && layer.is_beside_machines() {
+                machines = Some(scope.spawn(|| emulate(workspace, args)));
+            }
+            for pass in layer.passes() {
+                eprintln!("\n== {}", pass.title);
+                let begin = Instant::now();
+                let tally = count(pass.title, layer::perform(workspace, layer, pass, &targets, args));
+                rows.push(Row { title: pass.title, tally, duration: begin.elapsed() });
+            }
         }
-    }
-    Ok(report(&rows))
+        if let Some(machines) = machines {
+            rows.extend(machines.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        }
+    });
+    Ok(report(&rows, start.elapsed()))
+}
+
+/// Runs the emulated machines of the layer `vm`.
+fn emulate(workspace: &Workspace, args: &Args) -> [Row; 2] {
+    let start = Instant::now();
+    let extent = if args.long { vm::Extent::Whole } else { vm::Extent::Named };
+    let emulated = vm::emulate(workspace, &vm::Target::ALL, extent).unwrap_or_else(|error| {
+        eprintln!("error: emulated machines: {error:#}");
+        vm::Emulated { loads: Tally::FAILED, tests: Tally::FAILED }
+    });
+    let (duration, none) = (start.elapsed(), Duration::ZERO);
+    [
+        Row { title: "vm, other kernels", tally: emulated.loads, duration: none },
+        Row { title: "tests, other kernels", tally: emulated.tests, duration },
+    ]
 }
 
 /// Returns the names of all packages' test targets.
@@ -120,13 +148,15 @@ fn is_ci() -> bool {
     std::env::var_os("CI").is_some_and(|value| value == "true")
 }
 
-fn report(rows: &[Row]) -> ExitCode {
+/// Prints a row for each pass. Emulated machines run beside other passes, so the last row has the whole duration.
+fn report(rows: &[Row], whole: Duration) -> ExitCode {
     println!("\n{:<24}{:>8}{:>8}{:>9}{:>9}", "layer", "passed", "failed", "skipped", "minutes");
-    for Row { title, tally, duration } in rows {
+    let total: Tally = rows.iter().map(|row| row.tally).sum();
+    let last = Row { title: "all", tally: total, duration: whole };
+    for Row { title, tally, duration } in rows.iter().chain([&last]) {
         let Tally { passed, failed, skipped } = tally;
         println!("{title:<24}{passed:>8}{failed:>8}{skipped:>9}{:>9.2}", duration.as_secs_f64() / 60.0);
     }
-    let total: Tally = rows.iter().map(|row| row.tally).sum();
     println!("\n{total}");
     if total.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -22,11 +22,13 @@ use crate::workspace::Workspace;
 
 /// The longest duration of a part of a target, under emulation and on a busy machine. A longer one
 /// is a hang.
-const BOUND: Duration = Duration::from_mins(25);
+const BOUND: Duration = Duration::from_mins(45);
 /// The longest duration of a whole target.
 const WHOLE_BOUND: Duration = Duration::from_hours(3);
 /// The factor by which tests wait longer than on a real machine.
 const PATIENCE: &str = "10";
+/// The most lines of failed tests that are shown. The console has all.
+const MOST_FAILURE_LINES: usize = 200;
 const PROGRAM: &str = "/tests";
 const AGENT: &str = "/millrace";
 const PATH: &str = "/usr/sbin:/usr/bin";
@@ -67,8 +69,8 @@ impl Extent {
     }
 }
 
-/// Runs the test layer's part of each target.
-pub fn run_layer(workspace: &Workspace, targets: &[Target], extent: Extent) -> Result<Tally> {
+/// Returns the machines of the test layer's part of each target, built.
+pub fn layer<'a>(workspace: &Workspace, targets: &[Target], extent: Extent) -> Result<Vec<Run<'a>>> {
     let mut runs = Vec::new();
     for target in targets {
         let (names, parts): (&[&str], &[&[&str]]) = match extent {
@@ -98,7 +100,7 @@ pub fn run_layer(workspace: &Workspace, targets: &[Target], extent: Extent) -> R
             }));
         }
     }
-    Ok(all(workspace, &runs))
+    Ok(runs)
 }
 
 fn all(workspace: &Workspace, runs: &[Run<'_>]) -> Tally {
@@ -136,7 +138,7 @@ pub fn run_on<'a>(
 }
 
 /// A target on a kernel.
-struct Run<'a> {
+pub struct Run<'a> {
     kernel: &'a Kernel,
     target: Target,
     /// The cards of its machine.
@@ -149,7 +151,8 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn count(&self, workspace: &Workspace) -> Tally {
+    /// Runs its machine.
+    pub fn count(&self, workspace: &Workspace) -> Tally {
         // This machine's own kernel runs its tests in layers of their own.
         self.kernel
             .suite
@@ -179,13 +182,12 @@ impl Run<'_> {
             ("MILLRACE_BPF_OBJECT", OBJECT_IN_GUEST),
             ("MILLRACE_BIN", AGENT),
             ("MILLRACE_PATIENCE", PATIENCE),
-            // No whole run of a machine with it was seen yet.
-            ("MILLRACE_POOL", "off"),
             ("PATH", PATH),
         ];
         if std::env::var_os("MILLRACE_LONG").is_some() {
             environment.push(("MILLRACE_LONG", "1"));
         }
+        let queues = nic.map_or(1, Nic::processors).to_string();
         let mut modules = target.modules.concat();
         let mut name = format!("{}-{}", kernel.name, target.name);
         if *part > 1 {
@@ -193,7 +195,8 @@ impl Run<'_> {
         }
         if let Some(nic) = nic {
             nic.require_driver(kernel.name, &unpacked)?;
-            environment.push(("MILLRACE_NIC", nic.name));
+            environment.push(("MILLRACE_NIC", nic.driver));
+            environment.push(("MILLRACE_QUEUES", &queues));
             modules.extend(nic.modules);
             write!(name, "-{}", nic.name)?;
         }
@@ -216,13 +219,24 @@ impl Run<'_> {
         if tally.failed == 0 {
             ran.require(&console)?;
         } else {
-            for line in ran.console.lines().filter(|line| line.trim_end().ends_with("... FAILED")) {
-                eprintln!("  | {}", line.trim_end());
+            for line in failures(&ran.console) {
+                eprintln!("  | {line}");
             }
             eprintln!("  the whole console is in {}", console.display());
         }
         Ok(Outcome::Ran(tally))
     }
+}
+
+/// Returns the lines of a console that name the tests that failed, then what these tests printed.
+///
+/// The test program prints that between two lines `failures:`. A program that was killed has no such lines.
+fn failures(console: &str) -> Vec<&str> {
+    let lines = || console.lines().map(str::trim_end);
+    let is_heading = |line: &&str| *line == "failures:";
+    let names = lines().filter(|line| line.ends_with("... FAILED"));
+    let printed = lines().skip_while(|line| !is_heading(line)).skip(1).take_while(|line| !is_heading(line));
+    names.chain(printed.take(MOST_FAILURE_LINES)).collect()
 }
 
 /// Returns the programs of a machine that runs a target: the target's tests, an agent if it needs
@@ -286,5 +300,13 @@ mod tests {
         assert_eq!(executable(&message("packet", false), "packet"), None);
         assert_eq!(executable(&message("other", true), "packet"), None);
         assert_eq!(executable(&json!({"reason": "build-finished"}), "packet"), None);
+    }
+
+    #[test]
+    fn a_failed_test_is_shown_with_what_it_printed() {
+        let console = "test a ... ok\r\ntest b ... FAILED\r\n\r\nfailures:\r\n\r\n---- b stdout ----\r\nno answer\r\n\
+                       \r\nfailures:\r\n    b\r\n";
+        assert_eq!(failures(console), ["test b ... FAILED", "", "---- b stdout ----", "no answer", ""]);
+        assert_eq!(failures("test b ... FAILED\r\n[   9.1] reset"), ["test b ... FAILED"]);
     }
 }

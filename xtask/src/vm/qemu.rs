@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use super::nic::Nic;
+use super::wires::Wires;
 use crate::command;
 use crate::workspace::Workspace;
 
@@ -24,6 +25,11 @@ const APPEND: &str = "console=ttyS0 loglevel=4 panic=-1 no_timer_check init_on_a
 /// - `cx16` (cmpxchg16b): QEMU 7.2 sometimes leaves garbage in the flags after it, and Linux's
 ///   allocator branches on them.
 const CPU: &str = "max,cx16=off,erms=off,fsrm=off,la57=off,smap=off,smep=off,pku=off";
+/// The clock counts instructions: each takes a nanosecond. So no timeout in the machine ends early on a busy host.
+/// When the machine has nothing to do, its clock goes ahead to the next timer (`sleep=off`), which saves time.
+///
+/// Frames that pass a bridge of the host take time that this clock would not see.
+const CLOCK: [&str; 2] = ["-icount", "shift=0,sleep=off"];
 const POLL: Duration = Duration::from_millis(50);
 const PASS: &str = "MILLRACE-VM-PASS";
 const FAIL: &str = "MILLRACE-VM-FAIL";
@@ -89,14 +95,24 @@ pub fn run(workspace: &Workspace, machine: &Machine) -> Result<Ran> {
 
 fn boot(workspace: &Workspace, machine: &Machine) -> Result<Ran> {
     let Machine { kernel, image, console, nic, bound } = *machine;
-    // Machines compute all the time. Tests that run beside them have limits of time, and come first.
-    let mut qemu = workspace.command("nice");
-    qemu.args(["-n", "19", "qemu-system-x86_64"]);
+    let processors = nic.map_or(1, Nic::processors);
+    let wires = nic.map(|nic| Wires::of(workspace, nic)).transpose()?.flatten();
+    // Machines compute all the time. Tests that run beside them have limits of time, so a machine gets only what
+    // they leave.
+    let mut qemu = match &wires {
+        Some(wires) => wires.command(workspace, "chrt"),
+        None => workspace.command("chrt"),
+    };
+    qemu.args(["--idle", "0", "qemu-system-x86_64"]);
     // Emulated even if /dev/kvm exists: nested virtualisation fails in too many ways.
-    qemu.args(["-machine", "pc", "-accel", "tcg", "-cpu", CPU, "-m", "4096", "-no-reboot"]);
-    // One processor only. With two, the emulated kernel sometimes dies when it patches code on one
-    // while the other runs that code. Machines run in parallel instead.
-    qemu.args(["-smp", "1", "-display", "none", "-nic", "none", "-append", APPEND]);
+    qemu.args(["-machine", "pc", "-cpu", CPU, "-m", "4096", "-no-reboot"]);
+    // In turns: when two processors run at the same time, the kernel sometimes dies as it patches code on one while
+    // the other runs that code. Machines run in parallel instead.
+    qemu.args(["-accel", "tcg,thread=single", "-smp", &processors.to_string()]);
+    if wires.is_none() {
+        qemu.args(CLOCK);
+    }
+    qemu.args(["-display", "none", "-nic", "none", "-append", APPEND]);
     qemu.arg("-kernel").arg(kernel).arg("-initrd").arg(image);
     qemu.args(nic.map(Nic::arguments).unwrap_or_default());
     qemu.arg("-serial").arg(format!("file:{}", console.display()));

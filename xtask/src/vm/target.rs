@@ -205,6 +205,7 @@ impl Target {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vm::nic::NAMES;
 
     #[test]
     fn a_target_that_machines_do_not_run_is_refused() {
@@ -220,7 +221,7 @@ mod tests {
             target.nics_named(&named).map(|nics| nics.into_iter().map(|nic| nic.name).collect::<Vec<_>>())
         };
         assert_eq!(names(Target::DRIVERS, &["vmxnet3"]).unwrap(), ["vmxnet3"]);
-        assert_eq!(names(Target::DRIVERS, &[]).unwrap(), ["virtio_net", "vmxnet3", "e1000e"]);
+        assert_eq!(names(Target::DRIVERS, &[]).unwrap(), NAMES);
         assert!(names(Target::PACKET, &[]).unwrap().is_empty());
         let error = names(Target::PACKET, &["vmxnet3"]).unwrap_err().to_string();
         assert!(error.contains("`packet` takes no network card"), "{error}");

@@ -36,6 +36,17 @@ pub fn set_queues(device: &str, number: u32) -> Result<()> {
         .with_context(|| format!("can't give {device} {number} queues"))
 }
 
+/// Returns the number of queues in each direction that a device of the current thread's namespace has in use. A driver
+/// that can't tell has one.
+#[must_use]
+pub fn queues(device: &str) -> u32 {
+    /// `ETHTOOL_GCHANNELS`; the words are those of struct ethtool_channels.
+    const GET_CHANNELS: u32 = 0x3c;
+    let mut words = [GET_CHANNELS, 0, 0, 0, 0, 0, 0, 0, 0];
+    // The last two words: queues for received frames, and those for both directions.
+    request(device, &mut words).map_or(1, |()| words[5].max(words[8]).max(1))
+}
+
 /// Returns the driver of a device of the current thread's namespace.
 pub fn driver_of(device: &str) -> Result<String> {
     /// `ETHTOOL_GDRVINFO`. Struct ethtool_drvinfo has 196 bytes: the command, then names of 32
