@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::ValueEnum;
 
 use super::libtest::{self, Output};
-use super::{Args, Outcome};
+use super::{Args, Outcome, Tally};
 use crate::image::Variant;
 use crate::setup::{self, Need};
 use crate::workspace::Workspace;
@@ -274,6 +274,18 @@ pub fn perform(
     cargo.arg("--").args(of_tests);
     let output = if args.verbose { Output::Shown } else { Output::OnFailure };
     libtest::run(&mut cargo, output, bound(args)).map(Outcome::Ran)
+}
+
+/// Runs the emulated machines. Returns the counts of those that load programs, and of those that run tests.
+pub fn emulate(workspace: &Workspace, args: &Args) -> [Tally; 2] {
+    let extent = if args.long { vm::Extent::Whole } else { vm::Extent::Named };
+    match vm::emulate(workspace, &vm::Target::ALL, extent) {
+        Ok(emulated) => [emulated.loads, emulated.tests],
+        Err(error) => {
+            eprintln!("error: emulated machines: {error:#}");
+            [Tally::FAILED; 2]
+        }
+    }
 }
 
 /// Returns the longest duration of a pass.

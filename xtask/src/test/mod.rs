@@ -16,7 +16,7 @@ pub use tally::Tally;
 
 use crate::build::{self, Warnings};
 use crate::workspace::Workspace;
-use crate::{command, setup, vm};
+use crate::{command, setup};
 
 /// Arguments of `cargo xtask test`.
 #[derive(clap::Args)]
@@ -89,18 +89,13 @@ pub fn test(workspace: &Workspace, args: &Args) -> Result<ExitCode> {
     Ok(report(&rows, start.elapsed()))
 }
 
-/// Runs the emulated machines of the layer `vm`.
+/// Runs the emulated machines of the layer `vm`. Returns a row for those that load programs and one for the others.
 fn emulate(workspace: &Workspace, args: &Args) -> [Row; 2] {
     let start = Instant::now();
-    let extent = if args.long { vm::Extent::Whole } else { vm::Extent::Named };
-    let emulated = vm::emulate(workspace, &vm::Target::ALL, extent).unwrap_or_else(|error| {
-        eprintln!("error: emulated machines: {error:#}");
-        vm::Emulated { loads: Tally::FAILED, tests: Tally::FAILED }
-    });
-    let (duration, none) = (start.elapsed(), Duration::ZERO);
+    let [loads, tests] = layer::emulate(workspace, args);
     [
-        Row { title: "vm, other kernels", tally: emulated.loads, duration: none },
-        Row { title: "tests, other kernels", tally: emulated.tests, duration },
+        Row { title: "vm, other kernels", tally: loads, duration: Duration::ZERO },
+        Row { title: "tests, other kernels", tally: tests, duration: start.elapsed() },
     ]
 }
 

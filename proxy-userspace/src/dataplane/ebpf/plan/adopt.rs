@@ -10,6 +10,7 @@ use proxy_common::selection::{BackendRef, HintKey, ServiceEntry, Slot};
 use proxy_common::way::Way;
 
 use super::change::{BackendEntry, BackendId, Extent, FrontendAt, RangeAt};
+use super::slot_allocator::slot_at;
 use super::vips::Vips;
 use super::{Backends, Capacities, Frontends, Nodes, Plan, Ranges, Services, SlotAllocator};
 use crate::dataplane::ebpf::settings::Dispatch;
@@ -132,10 +133,6 @@ impl Plan {
 
 /// A word that the next sync must overwrite: it differs from every word of a plan.
 const REJECTED_WORD: ServiceEntry = ServiceEntry(1 << 63);
-
-pub(super) fn slot_at(slots: &[Slot], index: u32) -> Slot {
-    usize::try_from(index).ok().and_then(|index| slots.get(index)).copied().unwrap_or_default()
-}
 
 /// Returns the words of a slice.
 pub(super) fn slots_of(slots: &[Slot], slice: Extent) -> Vec<Slot> {

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use proxy_common::selection::Slot;
 
-use super::adopt::slot_at;
 use super::change::Extent;
 use super::ids::REST;
 
@@ -122,6 +121,11 @@ impl SlotAllocator {
         }
         self.free.insert(offset, length);
     }
+}
+
+/// Returns a slot of the map, which is zero after the last one in use.
+pub(super) fn slot_at(slots: &[Slot], index: u32) -> Slot {
+    usize::try_from(index).ok().and_then(|index| slots.get(index)).copied().unwrap_or_default()
 }
 
 #[cfg(test)]
