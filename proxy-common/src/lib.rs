@@ -19,6 +19,7 @@ pub mod answer;
 pub mod backend;
 pub mod checksum;
 pub mod config;
+pub mod device_mac;
 pub mod event;
 pub mod figures;
 pub mod flow;

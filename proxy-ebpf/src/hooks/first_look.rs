@@ -3,11 +3,12 @@
 //!
 //! Each question may be answered with "maybe" for a foreign packet, and never with "no" for one of ours.
 
+use proxy_common::device_mac::{self, device_mac_place};
 use proxy_common::vip::{FILTER_SERVED, FILTER_VIP};
 use proxy_common::way::FOU_PORT;
 
 use crate::header::{ETHERNET, Ports, protocol};
-use crate::maps::{config, observe};
+use crate::maps::{self, config, observe};
 use crate::packet::ip::Header;
 use crate::packet::{Kind, Packet};
 use crate::select::{node_flow, vip};
@@ -25,6 +26,24 @@ pub fn may_be_for_us<P: Packet, F: Header>(packet: &P) -> bool {
     });
     let is_for_us = if answer == OWN { may_be_for_node::<P, F>(packet) } else { answer != 0 };
     is_for_us || config::has_outer_sources() && is_for_outer_source::<P, F>(*packet)
+}
+
+/// Whether a frame is for another node's MAC address. Switches flood frames for addresses that they do not know.
+///
+/// The kernel knows best (`pkt_type`), but not in XDP. After a change of the address, XDP may give frames of this node
+/// away for a moment, and TC serves them.
+#[inline(always)]
+pub fn is_for_another_mac<P: Packet>(packet: &P) -> bool {
+    if !packet.may_be_for_another_mac() {
+        return false;
+    }
+    let Some([first, second, _]) = packet.ethernet_addresses() else {
+        return false;
+    };
+    let mac = u64::from(second.to_le() & 0xffff) << 32 | u64::from(first.to_le());
+    let device = packet.device();
+    let word = maps::DEVICE_MACS.get(device_mac_place(device)).copied().unwrap_or(0);
+    device_mac::is_for_another_mac(word, device, mac)
 }
 
 /// Whether a packet for an address of this node may be for a NodePort, a reply to SNAT or a tunnel packet.

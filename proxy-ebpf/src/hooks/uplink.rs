@@ -32,7 +32,7 @@ pub fn walk<P: Packet>(packet: P) -> Verdict {
 
 #[inline(always)]
 fn walk_family<P: Packet, F: Icmp>(packet: P) -> Verdict {
-    if !first_look::may_be_for_us::<P, F>(&packet) {
+    if !first_look::may_be_for_us::<P, F>(&packet) || first_look::is_for_another_mac(&packet) {
         return UNTOUCHED;
     }
     match F::peek_protocol(&packet, ETHERNET) {

@@ -22,6 +22,7 @@ use proxy_common::affinity::{Affinity, AffinityKey};
 use proxy_common::answer::{ANSWERS_ENTRIES, ANSWERS_ROW};
 use proxy_common::backend::Backend;
 use proxy_common::config::{AGENT_WORDS, PORT_GROUP, PORT_GROUPS};
+use proxy_common::device_mac::DEVICE_MAC_WORDS;
 use proxy_common::event::{EVENTS_PER_CPU, Event, Monitor, Recording};
 use proxy_common::figures::{
     BackendConnections, Connections, DropKey, HANDSHAKES_ENTRIES, Handshakes, SERVICE_DROPS_ENTRIES,
@@ -200,6 +201,11 @@ pub static AGENT: Array<u64, { AGENT_WORDS as usize }, MMAPABLE> = Array::new();
 /// `tc_egress` and `tc_pod_out` look here first. Written by the programs.
 #[btf_map]
 pub static SERVED_PORTS: Array<[u8; PORT_GROUP as usize], { PORT_GROUPS as usize }> = Array::new();
+/// The MAC address of each uplink, by the low bits of its interface index (`device_mac`).
+///
+/// The agent stores through its memory mapping.
+#[btf_map]
+pub static DEVICE_MACS: Array<u64, { DEVICE_MAC_WORDS as usize }, MMAPABLE> = Array::new();
 /// One bit for each port (network byte order, as a number) that a frontend on an address of this node may
 /// have.
 ///

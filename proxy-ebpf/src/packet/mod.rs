@@ -87,6 +87,8 @@ pub trait Packet: Copy {
     /// Index of the device a forwarded frame came in by; zero for one of this node's own, and in XDP.
     fn came_in_by(&self) -> u32;
 
+    /// Whether the kernel may take the frame for another node's. XDP sees it before the kernel has looked.
+    fn may_be_for_another_mac(&self) -> bool;
     /// Prepares to pass the frame up translated, or refuses. A refusal leaves the frame unchanged.
     fn claim_delivery(&mut self) -> Result<(), Refused>;
     /// Whether a frame can be sent through `WAY_XDP` ways only, without the kernel's help for the neighbour.

@@ -42,6 +42,8 @@ pub const BARE: usize = 0;
 
 /// The largest offset in a bare frame, for the verifier.
 const MAX_PLACE: usize = 1023;
+/// `pkt_type` of a frame for another MAC address (linux/if_packet.h).
+const PACKET_OTHERHOST: u32 = 3;
 
 /// A frame in `tc_ingress` or `tc_egress`, with a link-layer header of `LINK` bytes.
 #[derive(Clone, Copy)]
@@ -294,6 +296,11 @@ impl<const LINK: usize> Packet for TcPacket<LINK> {
         }
         // SAFETY: `at` checked the bound.
         self.ethernet().map(|ethernet| unsafe { (*ethernet).addresses })
+    }
+    #[inline(always)]
+    fn may_be_for_another_mac(&self) -> bool {
+        // SAFETY: the context is valid for the program's run.
+        LINK != BARE && unsafe { (*self.context).pkt_type } == PACKET_OTHERHOST
     }
     #[inline(always)]
     fn claim_delivery(&mut self) -> Result<(), Refused> {

@@ -75,6 +75,11 @@ impl Packet for XdpPacket {
         0
     }
 
+    #[inline(always)]
+    fn may_be_for_another_mac(&self) -> bool {
+        true
+    }
+
     /// Puts a word in front of the frame that tells `tc_ingress` not to look it up again. Some drivers
     /// refuse.
     #[inline(always)]

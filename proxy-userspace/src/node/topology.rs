@@ -47,6 +47,8 @@ pub struct AttachTarget {
     pub name: String,
     /// The hooks, sorted.
     pub hooks: BTreeSet<Hook>,
+    /// The MAC address of its frames. A port of a bridge or bond has none: it takes frames for the device above it.
+    pub mac: Option<[u8; 6]>,
     /// The source of translated IPv4 packets that leave here, where the kernel can't say which
     /// source its routes prefer: the device's own address, else this node's.
     pub source_v4: Option<Ipv4Addr>,
@@ -168,7 +170,8 @@ pub fn topology(state: &NodeState, settings: &NodeSettings, targets: &BTreeSet<I
         let hooks = hooks(device, is_uplink(state, settings, targets, *index, device), settings);
         (!hooks.is_empty()).then(|| {
             let (source_v4, source_v6) = sources(state, targets, *index);
-            (*index, AttachTarget { name: device.name.clone(), hooks, source_v4, source_v6 })
+            let mac = device.mac.filter(|_| !device.is_port);
+            (*index, AttachTarget { name: device.name.clone(), hooks, mac, source_v4, source_v6 })
         })
     });
     let ways = targets.difference(&local).filter_map(|target| Some((*target, way(state, *target)?)));

@@ -35,6 +35,7 @@ pub fn topology(device: &str) -> Topology {
     let target = AttachTarget {
         name: device.to_owned(),
         hooks,
+        mac: None,
         source_v4: Some([192, 0, 2, 1].into()),
         source_v6: None,
     };

@@ -64,6 +64,7 @@ pub fn topology(hooks: &[Hook]) -> Topology {
     let target = AttachTarget {
         name: "eth0".to_owned(),
         hooks: hooks.iter().copied().collect(),
+        mac: None,
         source_v4: Some([192, 0, 2, 100].into()),
         source_v6: None,
     };

@@ -25,7 +25,7 @@ use crate::support::{Scratch, all, closed, desired, key, port};
 /// A layout that this agent does not know.
 const UNKNOWN: u32 = LAYOUT_VERSION + 1;
 /// The maps that layouts 2 to 6 added.
-const NEW_MAPS: [(u32, &str); 32] = [
+const NEW_MAPS: [(u32, &str); 33] = [
     (2, "AFFINITY4"),
     (2, "AFFINITY6"),
     (2, "SOURCE_RANGES4"),
@@ -58,6 +58,7 @@ const NEW_MAPS: [(u32, &str); 32] = [
     (5, "ADDRESS_FILTER"),
     (6, "FRONTEND_INDEX4"),
     (6, "FRONTEND_INDEX6"),
+    (9, "DEVICE_MACS"),
 ];
 
 fn root(scratch: &Scratch, version: u32) -> PathBuf {

@@ -22,6 +22,7 @@ mod direct_return;
 mod errors;
 mod faces;
 mod fixture;
+mod flooded;
 mod forged;
 mod fou;
 mod fragments;

@@ -7,6 +7,7 @@ use proxy_common::affinity::{Affinity, AffinityKey};
 use proxy_common::backend::{
     BACKEND_EXISTS, BACKEND_LOCAL, BACKEND_POD, BACKEND_READY, BACKEND_SERVING, Backend,
 };
+use proxy_common::device_mac::{device_mac_place, device_mac_word, mac_number};
 use proxy_common::fragment::{FragmentKey, Held, HeldKey};
 use proxy_common::hash::hint;
 use proxy_common::hop::{Device, HOP_NEIGHBOUR, HOP_XDP, Hop};
@@ -110,6 +111,11 @@ impl Bed {
     pub fn node_port(&self, port: u16) {
         let (word, mask) = node_port_bit(port.to_be());
         self.mark("NODE_PORTS", word, mask);
+    }
+
+    /// Gives a device its MAC address.
+    pub fn device_mac(&self, device: u32, mac: Mac) {
+        self.mark("DEVICE_MACS", device_mac_place(device), device_mac_word(device, mac_number(mac)));
     }
 
     fn mark(&self, map: &'static str, word: u32, bits: u64) {

@@ -104,6 +104,7 @@ fn a_filter_of_layout_1_gets_our_program_and_our_marker() {
         for map in first.into_iter().chain([
             "ANSWERS",
             "DEVICES",
+            "DEVICE_MACS",
             "FRAGMENTS4",
             "FRAGMENTS6",
             "HELD",

@@ -16,7 +16,7 @@ use super::layout::Layout;
 use super::settings::Sizes;
 
 /// Returns the maps of the object with the wanted size of each; `None` keeps the size in the object.
-pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 59] {
+pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 60] {
     [
         ("ADDRESS_FILTER", None),
         ("AFFINITY4", Some(sizes.affinity)),
@@ -27,6 +27,7 @@ pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 59] {
         ("BACKENDS4", Some(sizes.backends)),
         ("BACKENDS6", Some(sizes.backends)),
         ("COUNTERS", None),
+        ("DEVICE_MACS", None),
         ("DEVICES", None),
         ("EVENTS", Some(per_cpu(EVENTS_PER_CPU))),
         ("FLOWS4", Some(sizes.flows)),

@@ -11,6 +11,7 @@ mod clsact;
 mod collect;
 mod conntrack;
 mod convert;
+mod device_macs;
 mod diag;
 pub mod dry_run;
 mod error;
@@ -172,7 +173,7 @@ impl EbpfDataplane {
         self.restore_pins();
         let prepared = self.prepare(topology);
         let mut attached = self.attachments.sync(topology, &self.programs, self.settings.xdp);
-        attached.writes += prepared;
+        attached.writes += prepared + self.maps.write_device_macs(topology);
         let hooked = self.sockets.sync(&self.programs);
         attached.writes += hooked.writes;
         attached.failures.extend(hooked.failures);

@@ -50,7 +50,7 @@ pub fn in_namespace(test: impl FnOnce() + Send + 'static) {
 /// Returns the topology of a node whose only device is the loopback one.
 pub fn loopback() -> Topology {
     let hooks = BTreeSet::from([Hook::TcIngress]);
-    let target = AttachTarget { name: "lo".to_owned(), hooks, source_v4: None, source_v6: None };
+    let target = AttachTarget { name: "lo".to_owned(), hooks, mac: None, source_v4: None, source_v6: None };
     Topology { devices: BTreeMap::from([(1, target)]), ..Topology::default() }
 }
 

@@ -139,7 +139,7 @@ mod tests {
             let hooks = BTreeSet::from([Hook::TcIngress, Hook::TcEgress]);
             let devices = BTreeMap::from([(
                 1,
-                AttachTarget { name: "lo".to_owned(), hooks, source_v4: None, source_v6: None },
+                AttachTarget { name: "lo".to_owned(), hooks, mac: None, source_v4: None, source_v6: None },
             )]);
             let topology = Topology { devices, ..Topology::default() };
             assert!(dataplane.set_topology(&topology).is_complete());

@@ -191,6 +191,7 @@ fn topology() -> Topology {
     let uplink = AttachTarget {
         name: "eth0".to_owned(),
         hooks: BTreeSet::from([Hook::Xdp, Hook::TcIngress]),
+        mac: None,
         source_v4: Some([172, 16, 0, 1].into()),
         source_v6: None,
     };
