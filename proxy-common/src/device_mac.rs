@@ -22,12 +22,11 @@ pub const fn device_mac_place(device: u32) -> u32 {
 
 /// Returns a MAC address as a number, its first byte lowest.
 #[must_use]
-pub const fn mac_number(mac: [u8; 6]) -> u64 {
-    let [a, b, c, d, e, f] = mac;
-    u64::from_le_bytes([a, b, c, d, e, f, 0, 0])
+pub fn mac_number(mac: [u8; 6]) -> u64 {
+    mac.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-/// Returns the word of a device. It is not zero.
+/// Returns the word of a device. Zero = unknown.
 #[inline(always)]
 #[must_use]
 pub const fn device_mac_word(device: u32, mac: u64) -> u64 {

@@ -1,7 +1,8 @@
 //! The first look at a packet: most packets have nothing to do with Services, and end here before they are
 //! parsed.
 //!
-//! Each question may be answered with "maybe" for a foreign packet, and never with "no" for one of ours.
+//! Each question may be answered with "maybe" for a foreign packet, and never with "no" for one of ours. Only XDP may do
+//! so for a frame that TC serves then.
 
 use proxy_common::device_mac::{self, device_mac_place};
 use proxy_common::vip::{FILTER_SERVED, FILTER_VIP};
@@ -30,8 +31,8 @@ pub fn may_be_for_us<P: Packet, F: Header>(packet: &P) -> bool {
 
 /// Whether a frame is for another node's MAC address. Switches flood frames for addresses that they do not know.
 ///
-/// The kernel knows best (`pkt_type`), but not in XDP. After a change of the address, XDP may give frames of this node
-/// away for a moment, and TC serves them.
+/// The kernel knows best (`pkt_type`), but not in XDP. After a change of the address, XDP may leave frames for this node
+/// to TC for a moment.
 #[inline(always)]
 pub fn is_for_another_mac<P: Packet>(packet: &P) -> bool {
     if !packet.may_be_for_another_mac() {

@@ -58,6 +58,7 @@ fn the_device_with_the_node_address_is_the_uplink_and_other_exits_restore_replie
     assert_eq!(hooks_of(&topology, 1), [], "loopback");
     assert_eq!(hooks_of(&topology, 3), POD);
     assert_eq!(topology.addresses, BTreeSet::from([ip("192.0.2.1")]));
+    assert_eq!(topology.devices[&ETH0].mac, Some(ETH0_MAC));
 }
 
 #[test]
@@ -175,6 +176,15 @@ fn a_port_of_a_bond_or_bridge_has_no_hooks() {
     let (mut state, targets) = node();
     state.devices.insert(7, Device { is_port: true, ..device("eth1", DeviceKind::Other) });
     assert_eq!(hooks_of(&topology(&state, &settings(), &targets), 7), []);
+}
+
+#[test]
+fn a_named_port_takes_frames_for_the_mac_address_of_the_device_above_it() {
+    let (mut state, targets) = node();
+    state.devices.insert(7, Device { is_port: true, ..device("eth1", DeviceKind::Other) });
+    let settings = NodeSettings { uplinks: BTreeSet::from(["eth1".to_owned()]), ..settings() };
+    let topology = topology(&state, &settings, &targets);
+    assert_eq!((hooks_of(&topology, 7).is_empty(), topology.devices[&7].mac), (false, None));
 }
 
 #[test]

@@ -24,7 +24,7 @@ use crate::support::{Scratch, all, closed, desired, key, port};
 
 /// A layout that this agent does not know.
 const UNKNOWN: u32 = LAYOUT_VERSION + 1;
-/// The maps that layouts 2 to 6 added.
+/// The maps that layouts 2 to 9 added.
 const NEW_MAPS: [(u32, &str); 33] = [
     (2, "AFFINITY4"),
     (2, "AFFINITY6"),
@@ -100,6 +100,20 @@ fn counters_without_room_for_all_programs_begin_anew() -> Result<()> {
     assert!(MapInfo::from_pin(maps.join("COUNTERS"))?.max_entries() < COUNTER_ENTRIES);
     drop(scratch.open());
     assert_eq!(MapInfo::from_pin(maps.join("COUNTERS"))?.max_entries(), COUNTER_ENTRIES);
+    Ok(())
+}
+
+/// An earlier build of this layout has no DEVICE_MACS.
+#[test]
+fn a_map_that_an_earlier_build_of_the_layout_lacks_is_made_and_readers_do_without() -> Result<()> {
+    let scratch = Scratch::new();
+    drop(scratch.open());
+    let map = root(&scratch, LAYOUT_VERSION).join("maps/DEVICE_MACS");
+    fs::remove_file(&map)?;
+    PinnedMaps::open(&scratch.path)?.status()?;
+    let mut dataplane = scratch.open();
+    assert!(dataplane.set_topology(&topology("lo")).is_complete());
+    assert!(map.exists());
     Ok(())
 }
 

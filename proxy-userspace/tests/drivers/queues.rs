@@ -5,10 +5,10 @@ use std::fs;
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result, ensure};
-use millrace_lab::net::queues;
-use millrace_lab::topology::{Family, vip};
+use millrace_lab::net::{bus_of, queues};
+use millrace_lab::topology::{Family, Node, vip};
 use millrace_lab::traffic::{Connection, Protocol, ask_here};
-use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
 use crate::fixture::{Way, shared};
@@ -23,13 +23,16 @@ fn wanted() -> Result<usize> {
     text.parse().with_context(|| format!("{QUEUES}={text} is no number"))
 }
 
-/// Returns the interrupts of a receive queue, all cards together, on each processor. Only virtio names its queues so.
-fn interrupts(queue: usize) -> Result<Vec<u64>> {
+/// Returns the interrupts of a receive queue of the nodes' uplinks on each processor. Only virtio names its queues so.
+fn interrupts(uplinks: &[String], queue: usize) -> Result<Vec<u64>> {
     let table = fs::read_to_string("/proc/interrupts")?;
-    let name = format!("-input.{queue}");
+    let names: Vec<_> = uplinks.iter().map(|uplink| format!("{uplink}-input.{queue}")).collect();
     let processors = table.lines().next().unwrap_or_default().split_whitespace().count();
     let mut sums = vec![0; processors];
-    for line in table.lines().filter(|line| line.trim_end().ends_with(&name)) {
+    let is_wanted = |line: &&str| {
+        line.split_whitespace().last().is_some_and(|last| names.iter().any(|name| name == last))
+    };
+    for line in table.lines().filter(is_wanted) {
         for (sum, word) in sums.iter_mut().zip(line.split_whitespace().skip(1)) {
             *sum += word.parse::<u64>()?;
         }
@@ -37,11 +40,36 @@ fn interrupts(queue: usize) -> Result<Vec<u64>> {
     Ok(sums)
 }
 
-/// Lets the current thread run on one processor only.
-fn run_on(processor: usize) -> Result<()> {
-    let mut set = CpuSet::new();
-    set.set(processor)?;
-    sched_setaffinity(Pid::from_raw(0), &set).with_context(|| format!("there is no processor {processor}"))
+/// Returns the name that /proc/interrupts has for a node's uplink, such as `virtio3`.
+fn name_of_uplink(node: &Node) -> Result<String> {
+    let bus = node.namespace().run(async || bus_of("eth0"))?;
+    let path = format!("/sys/bus/pci/devices/{bus}");
+    let names = fs::read_dir(&path).with_context(|| format!("there is no {path}"))?;
+    let mut names = names.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    names.find(|name| name.starts_with("virtio")).with_context(|| format!("{path} is no virtio card"))
+}
+
+/// The processors of the thread, which it gets back at the end. The test bed has one thread for each namespace.
+struct Processors(CpuSet);
+
+impl Processors {
+    fn of_thread() -> Result<Self> {
+        Ok(Self(sched_getaffinity(Pid::from_raw(0))?))
+    }
+
+    /// Lets the thread run on one of them only.
+    fn only(&self, processor: usize) -> Result<()> {
+        let mut set = CpuSet::new();
+        set.set(processor)?;
+        sched_setaffinity(Pid::from_raw(0), &set)
+            .with_context(|| format!("there is no processor {processor}"))
+    }
+}
+
+impl Drop for Processors {
+    fn drop(&mut self) {
+        let _ = sched_setaffinity(Pid::from_raw(0), &self.0);
+    }
 }
 
 #[test]
@@ -54,21 +82,28 @@ fn every_queue_carries_packets_and_every_processor_serves_some() -> Result<()> {
         ensure!(found >= wanted, "the card of {} has {found} queues, not {wanted}", node.name());
         in_use = found;
     }
-    let before = (0..in_use).map(interrupts).collect::<Result<Vec<_>>>()?;
+    // One queue needs no count, and only one driver names its queues.
+    let uplinks = if wanted > 1 {
+        cluster.bed().nodes().map(name_of_uplink).collect::<Result<Vec<_>>>()?
+    } else {
+        Vec::new()
+    };
+    let count = || (0..in_use).map(|queue| interrupts(&uplinks, queue)).collect::<Result<Vec<_>>>();
+    let before = count()?;
     for (way, family) in Way::ALL.into_iter().flat_map(|way| Family::ALL.map(|family| (way, family))) {
         let target = SocketAddr::new(vip(way.number()).of(family), 80);
         cluster.bed().client().run(async move || {
+            let processors = Processors::of_thread()?;
             for (number, protocol) in (0..REQUESTS).flat_map(|number| Protocol::ALL.map(|one| (number, one)))
             {
-                run_on(number % wanted)?;
+                processors.only(number % wanted)?;
                 ask_here(protocol, target).await.with_context(|| format!("{way:?} {target}"))?;
             }
             Ok(())
         })?;
     }
-    // One queue needs no name, and only one driver gives names.
     if wanted > 1 {
-        let after = (0..in_use).map(interrupts).collect::<Result<Vec<_>>>()?;
+        let after = count()?;
         let served = |queue: usize| {
             let counts = after[queue].iter().zip(&before[queue]).enumerate();
             counts.filter(|(_, (after, before))| after > before).map(|(cpu, _)| cpu).collect::<BTreeSet<_>>()
@@ -88,10 +123,11 @@ fn a_connection_whose_packets_come_from_all_processors_keeps_its_backend() -> Re
     for (way, family) in Way::ALL.into_iter().flat_map(|way| Family::ALL.map(|family| (way, family))) {
         let target = SocketAddr::new(vip(way.number()).of(family), 80);
         let backends = cluster.bed().client().run(async move || {
+            let processors = Processors::of_thread()?;
             let mut connection = Connection::open(target).await?;
             let mut backends = BTreeSet::new();
             for number in 0..REQUESTS {
-                run_on(number % wanted)?;
+                processors.only(number % wanted)?;
                 backends.insert(connection.request().await?.sighting.backend);
             }
             Ok(backends)

@@ -162,7 +162,7 @@ pub fn servers(cluster: &Cluster, address: SocketAddr) -> Result<Vec<(String, u3
 
 /// Writes a Service, and waits until the kernel has exactly its servers at the ClusterIPs.
 ///
-/// Draining servers do not count.
+/// Draining servers do not count. Addresses come last, so it waits for them, too.
 pub fn apply(cluster: &Cluster, number: u8, service: &Service) -> Result<()> {
     cluster.manifests().put_service(service)?;
     let backends = service.backends();
@@ -177,6 +177,12 @@ pub fn apply(cluster: &Cluster, number: u8, service: &Service) -> Result<()> {
             found.sort_unstable();
             Ok(so_far && wanted == found)
         })
+    })?;
+    cluster.proxy(1)?.wait_until_within(LIMIT, &format!("{} has its addresses", service.name()), || {
+        let bound = output(cluster, &["ip", "-oneline", "address", "show", "dev", "kube-ipvs0"])?;
+        let is_bound =
+            |address: &IpAddr| bound.split_whitespace().any(|word| word.starts_with(&format!("{address}/")));
+        Ok(service.load_balancer_addresses().iter().all(is_bound))
     })
 }
 

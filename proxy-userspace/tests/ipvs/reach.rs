@@ -174,8 +174,10 @@ fn only_source_ranges_reach_a_load_balancer() -> Result<()> {
     cluster.proxy(1)?.wait_until_within(LIMIT, "the ranges", is_restricted)?;
     let client = cluster.bed().client();
     for family in Family::ALL {
-        let silent = send(client, Protocol::Tcp, SocketAddr::new(vip(17).of(family), 80));
         let node_port = SocketAddr::new(cluster.bed().node(1)?.addresses().of(family), 31070);
+        let answers = || Ok(ask(client, Protocol::Tcp, node_port).is_ok());
+        cluster.proxy(1)?.wait_until_within(LIMIT, "the NodePort answers", answers)?;
+        let silent = send(client, Protocol::Tcp, SocketAddr::new(vip(17).of(family), 80));
         ask(client, Protocol::Tcp, node_port)?;
         assert!(silent.is_silent(), "{family}");
     }

@@ -30,9 +30,15 @@ fn is_answer(captured: &Captured, frontend: SocketAddr, to: SocketAddr) -> bool 
 
 #[test]
 fn only_frames_for_the_nodes_own_mac_address_are_served_also_after_its_change() -> Result<()> {
-    let cluster = own(1, 1)?;
-    let service = cluster.service("flooded", 1, &["pod-1a"])?.load_balancer(vip(1));
+    // The backend is on another node: the kernel drops a flooded frame that is translated and passed up, and sends one
+    // that leaves for another node.
+    let cluster = own(2, 1)?;
+    let service = cluster.service("flooded", 1, &["pod-2a"])?.load_balancer(vip(1));
     cluster.apply(&service, &[1])?;
+    // After the change, what comes back from another node would go to the former address.
+    let service = cluster.service("local", 2, &["pod-1a"])?.load_balancer(vip(2));
+    cluster.apply(&service, &[1])?;
+    cluster.wait_for_ways(1)?;
     let node = cluster.bed().node(1)?.namespace();
     let own_mac = node.run(async || Netlink::open()?.mac_of("eth0").await)?;
     let clients = cluster.bed().client_addresses();
@@ -48,9 +54,8 @@ fn only_frames_for_the_nodes_own_mac_address_are_served_also_after_its_change() 
         ensure!(!answered, "{frontend} answered a frame for another MAC address");
     }
     node.run(async || Netlink::open()?.set_mac("eth0", ANOTHER).await)?;
-    // At once: XDP does not know the new address yet, and leaves the frame to TC.
     for family in Family::ALL {
-        let (frontend, client) = (vip(1).of(family), clients.of(family));
+        let (frontend, client) = (vip(2).of(family), clients.of(family));
         let (frontend, client) = (SocketAddr::new(frontend, 80), SocketAddr::new(client, 40003));
         let mut capture = Capture::start(cluster.bed().router(), &["node1"])?;
         send_to(&cluster, ANOTHER, client, frontend)?;

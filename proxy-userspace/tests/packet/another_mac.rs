@@ -1,7 +1,7 @@
 //! Frames for the MAC address of another node. A switch that does not know an address floods its frames to all ports.
 
 use millrace_lab::frame::{DEVICE_MAC, Frame, Mac, NEIGHBOUR_MAC, flag};
-use millrace_lab::program::{Bed, DEVICE, FlowTable};
+use millrace_lab::program::{Bed, DEVICE, FlowTable, Hook};
 use proxy_common::device_mac::DEVICE_MAC_WORDS;
 use proxy_common::verdict::Reason;
 
@@ -11,6 +11,7 @@ each_ingress! {
     a_frame_for_another_nodes_mac_address_is_untouched_also_in_mid_connection
     frames_for_this_node_for_groups_and_for_virtual_routers_are_served
     a_device_without_a_known_mac_address_takes_all_frames
+    the_kernel_knows_better_and_tells_tc
 }
 
 const ANOTHER: Mac = [0x02, 0, 0, 0, 0, 0x77];
@@ -46,6 +47,18 @@ fn frames_for_this_node_for_groups_and_for_virtual_routers_are_served(case: Case
     for mac in [DEVICE_MAC, [0xff; 6], [0x01, 0, 0x5e, 0, 0, 1], [0, 0, 0x5e, 0, 1, 4], [0, 0, 0x5e, 0, 2, 4]]
     {
         is_served(case, &bed, &to(&case.tcp(flag::SYN), mac));
+    }
+}
+
+/// The device of these runs is the loopback device, whose address is zero. The agent does not know of its change yet.
+fn the_kernel_knows_better_and_tells_tc(case: Case) {
+    let bed = bed(case);
+    bed.device_mac(DEVICE, DEVICE_MAC);
+    let frame = to(&case.tcp(flag::SYN), [0; 6]);
+    if case.hook == Hook::XdpIngress {
+        case.arrives(&bed, &frame).assert_untouched();
+    } else {
+        is_served(case, &bed, &frame);
     }
 }
 

@@ -173,12 +173,6 @@ impl Layer {
         }
     }
 
-    /// Whether emulated machines may run beside it. They get only what it leaves, and an earlier layer that compiles
-    /// leaves nothing.
-    pub const fn is_beside_machines(self) -> bool {
-        !matches!(self, Self::Lint | Self::Manifests | Self::Unit)
-    }
-
     fn takes_root(self) -> bool {
         self.needs().contains(&Need::Run)
     }
@@ -229,7 +223,7 @@ pub fn perform(
     match pass.work {
         Work::Lint => return Ok(Outcome::Ran(lint::check_all(workspace))),
         Work::Manifests => return Ok(manifests::check_all(workspace)),
-        // Its emulated machines run beside other layers.
+        // Its emulated machines run at the same time.
         Work::Vm => return vm::load_here(workspace).map(Outcome::Ran),
         Work::Unit => cargo.args(["--lib", "--bins"]),
         Work::Target(name)

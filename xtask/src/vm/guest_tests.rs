@@ -12,13 +12,13 @@ use serde_json::Value;
 
 use super::image::{self, Contents};
 use super::kernel::{self, Build, Kernel};
-use super::nic::Nic;
+use super::nic::{Nic, Wire};
 use super::parallel::in_parallel;
 use super::target::Target;
 use super::{OBJECT_IN_GUEST, boot};
-use crate::command;
 use crate::test::{self, Outcome, Tally};
 use crate::workspace::Workspace;
+use crate::{command, setup};
 
 /// The longest duration of a part of a target, under emulation and on a busy machine. A longer one
 /// is a hang.
@@ -169,6 +169,9 @@ impl Run<'_> {
         let Self { kernel, target, nic, part, programs, filters, extent } = self;
         if let Some(reason) = kernel.obstacle()? {
             return Ok(Outcome::Unable(reason));
+        }
+        if nic.is_some_and(|nic| nic.wire != Wire::Hub) && !setup::is_root()? {
+            return Ok(Outcome::Unable("bridges between network cards take root".to_owned()));
         }
         let start = Instant::now();
         let build = nic.map_or(Build::Cloud, |nic| nic.build);

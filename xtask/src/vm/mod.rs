@@ -36,7 +36,7 @@ use crate::test::{self, Outcome, Tally};
 use crate::workspace::Workspace;
 
 const OBJECT_IN_GUEST: &str = "/millrace-bpf";
-/// Twenty times the duration on two idle cores: machines get only what other tests leave.
+/// Many times the duration on two idle cores, which is two minutes: machines get only what other tests leave.
 const BOUND: Duration = Duration::from_mins(40);
 
 /// Arguments of `cargo xtask vm`.

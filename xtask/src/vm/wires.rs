@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::io::Write as _;
 use std::process::{self, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result, ensure};
 
@@ -18,9 +19,12 @@ pub struct Wires {
 impl Wires {
     /// Makes the bridges of a machine with such cards; none if QEMU joins them itself.
     pub fn of(workspace: &Workspace, nic: &Nic) -> Result<Option<Self>> {
+        static NUMBER: AtomicU32 = AtomicU32::new(1);
         let Wire::Bridge { .. } = nic.wire else { return Ok(None) };
-        let wires = Self { namespace: format!("millrace-vm-{}-{}", process::id(), nic.name) };
-        ip(workspace, &["netns", "add", &wires.namespace], "")?;
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let namespace = format!("millrace-vm-{}-{number}", process::id());
+        ip(workspace, &["netns", "add", &namespace], "")?;
+        let wires = Self { namespace };
         ip(workspace, &["-netns", &wires.namespace, "-batch", "-"], &devices()?)?;
         Ok(Some(wires))
     }

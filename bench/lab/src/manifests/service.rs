@@ -207,6 +207,12 @@ impl Service {
         self
     }
 
+    /// Returns the addresses of the load balancer.
+    #[must_use]
+    pub fn load_balancer_addresses(&self) -> &[IpAddr] {
+        &self.load_balancer
+    }
+
     /// Returns the addresses and ports of all Ready endpoints.
     #[must_use]
     pub fn backends(&self) -> Vec<SocketAddr> {

@@ -49,15 +49,27 @@ pub fn queues(device: &str) -> u32 {
 
 /// Returns the driver of a device of the current thread's namespace.
 pub fn driver_of(device: &str) -> Result<String> {
-    /// `ETHTOOL_GDRVINFO`. Struct ethtool_drvinfo has 196 bytes: the command, then names of 32
-    /// bytes each, the driver's first.
+    driver_text(device, 0)
+}
+
+/// Returns the place of a device of the current thread's namespace on its bus, such as `0000:00:03.0`.
+pub fn bus_of(device: &str) -> Result<String> {
+    driver_text(device, 3)
+}
+
+/// Returns a text of `ETHTOOL_GDRVINFO`. Struct ethtool_drvinfo has 196 bytes: the command, then texts of 32
+/// bytes each: driver, version, version of the firmware, place on the bus.
+fn driver_text(device: &str, number: usize) -> Result<String> {
     const GET_DRIVER: u32 = 3;
+    /// Words of a text.
+    const TEXT: usize = 8;
     let mut words = [0; 49];
     words[0] = GET_DRIVER;
     request(device, &mut words).with_context(|| format!("{device} has no driver"))?;
-    let bytes: Vec<u8> = words[1..9].iter().flat_map(|word| word.to_ne_bytes()).collect();
-    let name = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
-    Ok(String::from_utf8_lossy(name).into_owned())
+    let text = words.iter().skip(1 + number * TEXT).take(TEXT);
+    let bytes: Vec<u8> = text.flat_map(|word| word.to_ne_bytes()).collect();
+    let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+    Ok(String::from_utf8_lossy(text).into_owned())
 }
 
 fn set(device: &str, command: u32, data: u32) -> Result<()> {

@@ -20,7 +20,7 @@ pub use bpf::{ForeignLink, NEXT, TcHook, attach_first, detach_link};
 pub use card::{CardEnd, take_card};
 pub use cgroup::Cgroup;
 pub use conntrack::flush_conntrack;
-pub use ethtool::{Offload, driver_of, leave_tags_alone, queues, set_offload, set_queues};
+pub use ethtool::{Offload, bus_of, driver_of, leave_tags_alone, queues, set_offload, set_queues};
 pub use namespace::{Namespace, Task};
 pub use netlink::Netlink;
 pub use overlay::{End, Overlay};

@@ -115,7 +115,9 @@ impl Bed {
 
     /// Gives a device its MAC address.
     pub fn device_mac(&self, device: u32, mac: Mac) {
-        self.mark("DEVICE_MACS", device_mac_place(device), device_mac_word(device, mac_number(mac)));
+        let place = device_mac_place(device);
+        self.set::<u64>("DEVICE_MACS", place, device_mac_word(device, mac_number(mac)));
+        self.marked.borrow_mut().push(("DEVICE_MACS", place));
     }
 
     fn mark(&self, map: &'static str, word: u32, bits: u64) {

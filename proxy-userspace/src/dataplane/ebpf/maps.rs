@@ -54,8 +54,9 @@ pub struct Maps {
     pub address_filter: MappedArray,
     /// Ports of frontends on this node's addresses.
     pub node_ports: MappedArray,
-    /// MAC addresses of uplinks, by the low bits of their interface index.
-    pub device_macs: MappedArray,
+    /// MAC addresses of uplinks, by the low bits of their interface index. Readers need none, and an earlier build of
+    /// this layout has none.
+    pub device_macs: Option<MappedArray>,
     /// Devices by interface index.
     pub devices: Table<u32, Device>,
     /// Names of service ids.
@@ -174,7 +175,10 @@ impl Maps {
             vips: Table::open(directory, "VIPS")?,
             address_filter: mapped(directory, "ADDRESS_FILTER", access)?,
             node_ports: mapped(directory, "NODE_PORTS", access)?,
-            device_macs: mapped(directory, "DEVICE_MACS", access)?,
+            device_macs: match access {
+                Access::Write => Some(mapped(directory, "DEVICE_MACS", access)?),
+                Access::Read => None,
+            },
             devices: Table::open(directory, "DEVICES")?,
             names: Table::open(directory, "NAMES")?,
             figures: Figures::open(directory)?,
