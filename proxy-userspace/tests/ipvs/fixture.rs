@@ -162,8 +162,8 @@ pub fn servers(cluster: &Cluster, address: SocketAddr) -> Result<Vec<(String, u3
 
 /// Writes a Service, and waits until the kernel has exactly its servers at the ClusterIPs.
 ///
-/// Draining servers do not count. Addresses come last, so it waits for them, too.
-pub fn apply(cluster: &Cluster, number: u8, service: &Service) -> Result<()> {
+/// Draining servers do not count.
+pub fn apply_servers(cluster: &Cluster, number: u8, service: &Service) -> Result<()> {
     cluster.manifests().put_service(service)?;
     let backends = service.backends();
     cluster.proxy(1)?.wait_until_within(LIMIT, &format!("{} is served", service.name()), || {
@@ -177,7 +177,12 @@ pub fn apply(cluster: &Cluster, number: u8, service: &Service) -> Result<()> {
             found.sort_unstable();
             Ok(so_far && wanted == found)
         })
-    })?;
+    })
+}
+
+/// Writes a Service, and waits for its servers and for its load balancer's addresses, which come last.
+pub fn apply(cluster: &Cluster, number: u8, service: &Service) -> Result<()> {
+    apply_servers(cluster, number, service)?;
     cluster.proxy(1)?.wait_until_within(LIMIT, &format!("{} has its addresses", service.name()), || {
         let bound = output(cluster, &["ip", "-oneline", "address", "show", "dev", "kube-ipvs0"])?;
         let is_bound =

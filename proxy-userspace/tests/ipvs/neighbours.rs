@@ -9,7 +9,7 @@ use millrace_lab::cluster::{Cluster, TARGET_PORT};
 use millrace_lab::topology::{Family, cluster_ip, vip};
 use millrace_lab::traffic::{Connection, LongConnections, Protocol, ask};
 
-use crate::fixture::{FLAGS, LIMIT, apply, end_agent, listed, output, place, shared, start_agent};
+use crate::fixture::{FLAGS, LIMIT, apply_servers, end_agent, listed, output, place, shared, start_agent};
 
 /// Adds an administrator's own virtual service for a pod of node 1, at an address of the node.
 fn add_foreign(cluster: &Cluster, number: u8) -> Result<SocketAddr> {
@@ -47,7 +47,7 @@ fn virtual_services_of_other_software_and_their_clients_are_left_alone() -> Resu
 
     // A Service of ours gets an excluded address, and is not served there.
     start_agent(&mut cluster, 1, &[&FLAGS[..], &["--ipvs-exclude-cidrs", &excluded]].concat())?;
-    apply(&cluster, 41, &cluster.service("excluded", 41, &["pod-2a"])?.load_balancer(vip(41)))?;
+    apply_servers(&cluster, 41, &cluster.service("excluded", 41, &["pod-2a"])?.load_balancer(vip(41)))?;
     for service in services {
         assert_eq!(ask(cluster.bed().client(), Protocol::Tcp, service)?.sighting.backend, "pod-1b");
     }
