@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::ValueEnum;
 
 use super::libtest::{self, Output};
-use super::{Args, Outcome, Tally};
+use super::{Args, Outcome};
 use crate::image::Variant;
 use crate::setup::{self, Need};
 use crate::workspace::Workspace;
@@ -102,7 +102,10 @@ enum Work {
         module: &'static str,
         xdp: &'static str,
     },
+    /// Every program loaded by this machine's kernel.
     Vm,
+    /// The same by other kernels, and test targets there.
+    OtherKernels,
 }
 
 impl Layer {
@@ -169,7 +172,10 @@ impl Layer {
             Self::Cluster => &[Pass { title: "cluster", work: Work::TargetWithCluster("cluster") }],
             Self::Fuzz => &[Pass { title: "fuzz", work: Work::Target("fuzz") }],
             Self::Bench => &[Pass { title: "bench", work: Work::TargetWithBenchObject("benches") }],
-            Self::Vm => &[Pass { title: "vm", work: Work::Vm }],
+            Self::Vm => &[
+                Pass { title: "vm", work: Work::Vm },
+                Pass { title: "other kernels", work: Work::OtherKernels },
+            ],
         }
     }
 
@@ -189,8 +195,8 @@ impl Work {
             | Self::TargetWithApiserver(name)
             | Self::TargetWithCluster(name) => vec![name],
             Self::ModuleWithApiserver { target, .. } => vec![target],
-            Self::Vm => vm::Target::ALL.map(|target| target.name).to_vec(),
-            Self::Lint | Self::Manifests | Self::Unit => Vec::new(),
+            Self::OtherKernels => vm::Target::ALL.map(|target| target.name).to_vec(),
+            Self::Lint | Self::Manifests | Self::Unit | Self::Vm => Vec::new(),
         }
     }
 }
@@ -223,8 +229,11 @@ pub fn perform(
     match pass.work {
         Work::Lint => return Ok(Outcome::Ran(lint::check_all(workspace))),
         Work::Manifests => return Ok(manifests::check_all(workspace)),
-        // Its emulated machines run at the same time.
         Work::Vm => return vm::load_here(workspace).map(Outcome::Ran),
+        Work::OtherKernels => {
+            let extent = if args.long { vm::Extent::Whole } else { vm::Extent::Named };
+            return vm::emulate(workspace, &vm::Target::ALL, extent).map(Outcome::Ran);
+        }
         Work::Unit => cargo.args(["--lib", "--bins"]),
         Work::Target(name)
         | Work::TargetWithApiserver(name)
@@ -268,18 +277,6 @@ pub fn perform(
     cargo.arg("--").args(of_tests);
     let output = if args.verbose { Output::Shown } else { Output::OnFailure };
     libtest::run(&mut cargo, output, bound(args)).map(Outcome::Ran)
-}
-
-/// Runs the emulated machines. Returns the counts of those that load programs, and of those that run tests.
-pub fn emulate(workspace: &Workspace, args: &Args) -> [Tally; 2] {
-    let extent = if args.long { vm::Extent::Whole } else { vm::Extent::Named };
-    match vm::emulate(workspace, &vm::Target::ALL, extent) {
-        Ok(emulated) => [emulated.loads, emulated.tests],
-        Err(error) => {
-            eprintln!("error: emulated machines: {error:#}");
-            [Tally::FAILED; 2]
-        }
-    }
 }
 
 /// Returns the longest duration of a pass.

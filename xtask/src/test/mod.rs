@@ -4,9 +4,7 @@ mod layer;
 mod libtest;
 mod tally;
 
-use std::panic::resume_unwind;
 use std::process::ExitCode;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -68,34 +66,15 @@ pub fn test(workspace: &Workspace, args: &Args) -> Result<ExitCode> {
         rows.push(Row { title: "build", tally: Tally::FAILED, duration: Duration::ZERO });
         return Ok(report(&rows, start.elapsed()));
     }
-    thread::scope(|scope| {
-        let mut machines = None;
-        for layer in layers {
-            if layer == Layer::Vm {
-                machines = Some(scope.spawn(|| emulate(workspace, args)));
-            }
-            for pass in layer.passes() {
-                eprintln!("\n== {}", pass.title);
-                let begin = Instant::now();
-                let tally = count(pass.title, layer::perform(workspace, layer, pass, &targets, args));
-                rows.push(Row { title: pass.title, tally, duration: begin.elapsed() });
-            }
+    for layer in layers {
+        for pass in layer.passes() {
+            eprintln!("\n== {}", pass.title);
+            let begin = Instant::now();
+            let tally = count(pass.title, layer::perform(workspace, layer, pass, &targets, args));
+            rows.push(Row { title: pass.title, tally, duration: begin.elapsed() });
         }
-        if let Some(machines) = machines {
-            rows.extend(machines.join().unwrap_or_else(|panic| resume_unwind(panic)));
-        }
-    });
+    }
     Ok(report(&rows, start.elapsed()))
-}
-
-/// Runs the emulated machines of the layer `vm`. Returns a row for those that load programs and one for the others.
-fn emulate(workspace: &Workspace, args: &Args) -> [Row; 2] {
-    let start = Instant::now();
-    let [loads, tests] = layer::emulate(workspace, args);
-    [
-        Row { title: "vm, other kernels", tally: loads, duration: Duration::ZERO },
-        Row { title: "tests, other kernels", tally: tests, duration: start.elapsed() },
-    ]
 }
 
 /// Returns the names of all packages' test targets.
@@ -142,7 +121,7 @@ fn is_ci() -> bool {
     std::env::var_os("CI").is_some_and(|value| value == "true")
 }
 
-/// Prints a row for each pass. Emulated machines run beside the pass `vm`, so the last row has the whole duration.
+/// Prints a row for each pass, and one for all, with the time for what they need.
 fn report(rows: &[Row], whole: Duration) -> ExitCode {
     println!("\n{:<24}{:>8}{:>8}{:>9}{:>9}", "layer", "passed", "failed", "skipped", "minutes");
     let total: Tally = rows.iter().map(|row| row.tally).sum();

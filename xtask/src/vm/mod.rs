@@ -95,18 +95,9 @@ pub fn load_here(workspace: &Workspace) -> Result<Tally> {
     Ok(tally)
 }
 
-/// The tests of emulated machines.
-#[derive(Debug)]
-pub struct Emulated {
-    /// One for each kernel that loads the programs.
-    pub loads: Tally,
-    /// Those of the test targets.
-    pub tests: Tally,
-}
-
 /// Runs the test layer's emulated machines: each kernel that is not this machine's own loads the programs, and test
 /// targets run there.
-pub fn emulate(workspace: &Workspace, targets: &[Target], extent: Extent) -> Result<Emulated> {
+pub fn emulate(workspace: &Workspace, targets: &[Target], extent: Extent) -> Result<Tally> {
     build_guest(workspace)?;
     let budget = Budget::read(workspace)?;
     let runs = guest_tests::layer(workspace, targets, extent)?;
@@ -117,11 +108,7 @@ pub fn emulate(workspace: &Workspace, targets: &[Target], extent: Extent) -> Res
         Job::Tests(run) => run.count(workspace),
         Job::Load(kernel) => count_load(workspace, kernel, &budget),
     });
-    let sum = |of_loads| {
-        let wanted = jobs.iter().zip(&tallies).filter(|(job, _)| matches!(job, Job::Load(_)) == of_loads);
-        wanted.map(|(_, tally)| *tally).sum()
-    };
-    Ok(Emulated { loads: sum(true), tests: sum(false) })
+    Ok(tallies.into_iter().sum())
 }
 
 /// The work of a machine.

@@ -29,7 +29,8 @@ pub struct Bed {
     pub(super) next_slot: Cell<u32>,
     pub(super) next_way: Cell<u32>,
     pub(super) next_backend: Cell<u32>,
-    /// The words of ADDRESS_FILTER, NODE_PORTS and DEVICE_MACS that the test wrote. To clear all takes a thousand times as long.
+    /// The words of ADDRESS_FILTER, NODE_PORTS and DEVICE_MACS that the test wrote. To clear all takes a thousand times
+    /// as long.
     pub(super) marked: RefCell<Vec<(&'static str, u32)>>,
     pub(super) backends: RefCell<HashMap<SocketAddr, BackendRef>>,
 }

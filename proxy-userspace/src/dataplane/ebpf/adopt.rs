@@ -30,15 +30,14 @@ impl Maps {
     /// Returns the room for Services and nodes. An earlier agent may have made larger maps than this one's `sizes`.
     #[must_use]
     pub fn room(&self, sizes: Sizes) -> Sizes {
-        let of = |v4: u32, v6: u32| v4.min(v6);
         Sizes {
             services: self.services.len(),
             hints: self.hints.entries(),
-            frontends: of(self.of4.frontends.entries(), self.of6.frontends.entries()),
-            backends: of(self.of4.backends.entries(), self.of6.backends.entries()),
+            frontends: self.of4.frontends.entries().min(self.of6.frontends.entries()),
+            backends: self.of4.backends.entries().min(self.of6.backends.entries()),
             slots: self.selection.len(),
             nodes: self.ways.entries(),
-            source_ranges: of(self.of4.source_ranges.entries(), self.of6.source_ranges.entries()),
+            source_ranges: self.of4.source_ranges.entries().min(self.of6.source_ranges.entries()),
             ..sizes
         }
     }

@@ -18,8 +18,8 @@ use crate::dataplane::ebpf::node_programs::NodeConstants;
 use crate::dataplane::ebpf::raw_map::{RawMap, bytes_of};
 
 /// The maps that the programs of uplinks and pods only read: the node's own. All others are private, also one that is
-/// new and not known here, which the programs may write. DEVICE_MACS is private and empty, so that uplinks take the frame: it
-/// has no real MAC address.
+/// new and not known here, which the programs may write. DEVICE_MACS is private and empty, so that uplinks take the
+/// frame: it has no real MAC address.
 pub const SHARED: [&str; 16] = [
     "AGENT",
     "BACKENDS4",
