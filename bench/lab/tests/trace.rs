@@ -1,6 +1,8 @@
 //! A trace build of the programs tells the steps of each packet. Runs with the object that
 //! `cargo xtask test --layer packet` builds for it.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
 use std::net::IpAddr;
 
 use millrace_lab::frame::{Frame, flag};

@@ -59,10 +59,10 @@ impl Processors {
 
     /// Lets the thread run on one of them only.
     fn only(&self, processor: usize) -> Result<()> {
+        ensure!(self.0.is_set(processor)?, "there is no processor {processor}");
         let mut set = CpuSet::new();
         set.set(processor)?;
-        sched_setaffinity(Pid::from_raw(0), &set)
-            .with_context(|| format!("there is no processor {processor}"))
+        Ok(sched_setaffinity(Pid::from_raw(0), &set)?)
     }
 }
 
@@ -84,7 +84,7 @@ fn every_queue_carries_packets_and_every_processor_serves_some() -> Result<()> {
     }
     // One queue needs no count, and only one driver names its queues.
     let uplinks = if wanted > 1 {
-        cluster.bed().nodes().map(name_of_uplink).collect::<Result<Vec<_>>>()?
+        cluster.bed().nodes().iter().map(name_of_uplink).collect::<Result<Vec<_>>>()?
     } else {
         Vec::new()
     };
