@@ -41,7 +41,9 @@ pub fn ensure_manifest_tools(workspace: &Workspace) -> Result<PathBuf> {
         // One after the other: each takes a gigabyte of memory.
         MODULES.iter().zip(PROGRAMS).try_for_each(|(module, (package, _, _))| {
             let mut go = module.go(workspace);
-            go.args(["build", "-p", "2", "-trimpath", "-ldflags", "-s -w", "-o"]).arg(partial);
+            // They run for a second at a time. Without optimisation they build in three quarters of the time.
+            go.args(["build", "-p", "2", "-trimpath", "-gcflags", "all=-N -l"]);
+            go.args(["-ldflags", "-s -w", "-o"]).arg(partial);
             command::run(go.arg(package))
         })
     })?;

@@ -30,12 +30,13 @@ pub fn ensure_bpf_linker(workspace: &Workspace) -> Result<()> {
 }
 
 /// Installs the check of licences and sources of dependencies. The debug profile builds in half the
-/// time and runs in a second.
+/// time and runs in a second. Nobody debugs the program, so it gets no debug information either.
 pub fn ensure_cargo_deny(workspace: &Workspace) -> Result<()> {
     if is_version(workspace, "cargo-deny", CARGO_DENY) {
         return Ok(());
     }
-    command::run(cargo_install(workspace, "cargo-deny", CARGO_DENY).arg("--debug"))
+    let mut install = cargo_install(workspace, "cargo-deny", CARGO_DENY);
+    command::run(install.arg("--debug").env("CARGO_PROFILE_DEV_DEBUG", "false"))
 }
 
 /// Returns whether the spelling checker is installed.
