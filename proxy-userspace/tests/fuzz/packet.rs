@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Range;
 
+use millrace_lab::frame;
 use proxy_common::way::FOU_PORT;
 
 /// Bytes of an Ethernet header.
@@ -234,24 +235,14 @@ fn is_cut(frame: &[u8], network: usize, is_v6: bool) -> bool {
     matches!(skip_extensions(frame, network + 40, byte(6)), Some((_, ROUTING | FRAGMENT)))
 }
 
-/// Returns the Castagnoli CRC (RFC 9260, appendix A) of bytes. The four bytes at `zero` count as
-/// zeros.
+/// Returns the Castagnoli CRC of bytes. The four bytes at `zero` count as zeros.
 fn crc32c(bytes: &[u8], zero: usize) -> u32 {
-    let mut remainder = u32::MAX;
-    for (at, byte) in bytes.iter().enumerate() {
-        remainder ^= if (zero..zero + 4).contains(&at) { 0 } else { u32::from(*byte) };
-        for _ in 0..8 {
-            remainder = remainder >> 1 ^ if remainder & 1 != 0 { 0x82f6_3b78 } else { 0 };
-        }
-    }
-    !remainder
+    let mut copy = bytes.to_vec();
+    copy.iter_mut().skip(zero).take(4).for_each(|byte| *byte = 0);
+    frame::crc32c(&[&copy])
 }
 
 /// Returns the sum of 16-bit words modulo 65535, in which both zeros of a checksum are one.
 pub fn residue(bytes: &[u8]) -> u32 {
-    bytes
-        .chunks(2)
-        .map(|word| u32::from(word[0]) << 8 | word.get(1).copied().map_or(0, u32::from))
-        .sum::<u32>()
-        % 0xffff
+    u32::from(!frame::internet_checksum(&[bytes])) % 0xffff
 }

@@ -1,6 +1,8 @@
 //! Building: from the description to bytes, with lengths, next-protocol fields and checksums.
 
 use bytes::{BufMut, Bytes, BytesMut};
+use crc::{CRC_32_ISCSI, Crc};
+use etherparse::checksum::Sum16BitWords;
 
 use super::Frame;
 use super::layer::{Extension, Icmp, Ipv4, Ipv6, Layer, Sctp, SctpChecksum, Tcp, Udp, UdpChecksum, protocol};
@@ -49,21 +51,22 @@ impl Frame {
 /// Returns the checksum of RFC 1071 over consecutive parts. All but the last have an even length.
 #[must_use]
 pub fn internet_checksum(parts: &[&[u8]]) -> u16 {
-    let words = parts.iter().flat_map(|part| part.chunks(2));
-    let mut sum: u32 =
-        words.map(|word| u32::from(word[0]) << 8 | word.get(1).copied().map_or(0, u32::from)).sum();
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    !(sum as u16)
+    let sum = parts.iter().fold(Sum16BitWords::new(), |sum, part| sum.add_slice(part));
+    // The words were summed as they lie in memory.
+    u16::from_be(sum.ones_complement())
 }
 
-/// Returns CRC32c over consecutive parts (RFC 9260, appendix A), one bit at a time.
+/// The Castagnoli CRC, which SCTP has in its header (RFC 9260, appendix A).
+const CASTAGNOLI: Crc<u32> = Crc::<u32>::new(&CRC_32_ISCSI);
+
+/// Returns CRC32c over consecutive parts.
 #[must_use]
 pub fn crc32c(parts: &[&[u8]]) -> u32 {
-    let bit = |crc: u32| crc >> 1 ^ if crc & 1 == 0 { 0 } else { 0x82f6_3b78 };
-    let byte = |crc, byte: &u8| (0..8).fold(crc ^ u32::from(*byte), |crc, _| bit(crc));
-    !parts.iter().copied().flatten().fold(u32::MAX, byte)
+    let mut digest = CASTAGNOLI.digest();
+    for part in parts {
+        digest.update(part);
+    }
+    digest.finalize()
 }
 
 fn concat(head: &[&[u8]], body: &[u8]) -> BytesMut {
