@@ -12,7 +12,7 @@ use proxy_common::verdict::Reason;
 /// Frames of a usual run for each program.
 const FRAMES: u64 = 500_000;
 /// The same with `MILLRACE_LONG=1`.
-const LONG_FRAMES: u64 = 10_000_000;
+const LONG_FRAMES: u64 = 20_000_000;
 /// Frames of a round. It takes some seconds, so that a failed one is repeated quickly.
 const ROUND: u64 = 250_000;
 /// Frames after which every expected reason has occurred. One round is too short for the rarest.

@@ -22,6 +22,12 @@ const LEAST_FRAMES: u64 = 2_000;
 /// Programs of the layer fuzz that get random frames.
 const FUZZED: u64 = 5;
 
+/// More frames for each program than this are worth a build that is optimised.
+const FEW_FRAMES: u64 = 2_000_000;
+/// Settings of that build. Overflow checks and debug assertions stay.
+const OPTIMISED: [&str; 2] =
+    ["profile.dev.package.millrace.opt-level=2", "profile.dev.package.proxy-common.opt-level=2"];
+
 /// The kinds of tests, cheapest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Layer {
@@ -250,6 +256,9 @@ pub fn perform(
             cargo.args(["--test", target, &format!("{module}::")]).env("MILLRACE_XDP", xdp)
         }
     };
+    if layer == Layer::Fuzz && is_long_fuzz(args) {
+        cargo.args(OPTIMISED.iter().flat_map(|setting| ["--config", setting]));
+    }
     if matches!(pass.work, Work::TargetWithBenchObject(_)) {
         build::bench_object(workspace)?;
         setup::add_built(workspace, &mut cargo);
@@ -277,6 +286,11 @@ pub fn perform(
     cargo.arg("--").args(of_tests);
     let output = if args.verbose { Output::Shown } else { Output::OnFailure };
     libtest::run(&mut cargo, output, bound(args)).map(Outcome::Ran)
+}
+
+/// Returns whether the layer fuzz plays so many frames that an optimised build saves time.
+fn is_long_fuzz(args: &Args) -> bool {
+    args.frames.map_or(args.long, |frames| frames > FEW_FRAMES)
 }
 
 /// Returns the longest duration of a pass.

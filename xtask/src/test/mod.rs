@@ -25,7 +25,7 @@ pub struct Args {
     /// Run the randomised tests much longer, and all tests on all kernels
     #[arg(long)]
     long: bool,
-    /// Random frames for each program in the layer fuzz [default: 500000, with --long 10000000]
+    /// Random frames for each program in the layer fuzz [default: 500000, with --long 20000000]
     #[arg(long, value_name = "N")]
     frames: Option<u64>,
     /// Show what the tests print, whole frames included
