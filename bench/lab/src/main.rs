@@ -45,7 +45,10 @@ enum Command {
         /// Each fault in a longer form, and pairs of faults
         #[arg(long)]
         long: bool,
-        /// The only fault to play
+        /// Pairs of faults, too
+        #[arg(long)]
+        pairs: bool,
+        /// The only fault to play, or several at once: FAULT+FAULT
         #[arg(long, value_name = "FAULT")]
         only: Option<String>,
         /// Replace the table in docs/drill.md
@@ -147,9 +150,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Run { once, xdp, trace } => demonstrate(once, demo::Options { xdp, trace }),
-        Command::Drill { long, only, write, xdp } => {
+        Command::Drill { long, pairs, only, write, xdp } => {
             let form = if long { Form::Long } else { Form::Short };
-            let options = drill::Options { xdp, form, only, write };
+            let options = drill::Options { xdp, form, pairs: pairs || long, only, write };
             judge(move || drill::run(&options))
         }
         Command::Soak { minutes, record, write, xdp } => {

@@ -17,7 +17,7 @@ mod report;
 mod traffic;
 mod way;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result};
 
 pub use fault::{Allowance, Bound, Fault, Loss, Mend, Right};
 pub use faults::{NOT_PLAYABLE, all};
@@ -38,7 +38,9 @@ pub struct Options {
     pub xdp: String,
     /// The length.
     pub form: Form,
-    /// The name of the only fault.
+    /// Whether pairs of faults follow.
+    pub pairs: bool,
+    /// The name of the only fault, or of faults at once with a plus between them.
     pub only: Option<String>,
     /// Whether the table of docs/drill.md is replaced.
     pub write: bool,
@@ -66,21 +68,26 @@ impl Drill {
     }
 }
 
+/// Returns the faults of each row.
+fn turns<'a>(faults: &'a [Fault], options: &Options) -> Result<Vec<Vec<&'a Fault>>> {
+    let Some(only) = &options.only else {
+        let alone = faults.iter().map(|fault| vec![fault]);
+        let pairs = if options.pairs { faults::pairs(faults) } else { Vec::new() };
+        return Ok(alone.chain(pairs).collect());
+    };
+    let named = |name: &str| {
+        faults.iter().find(|fault| fault.name == name.trim()).with_context(|| {
+            let names: Vec<&str> = faults.iter().map(|fault| fault.name).collect();
+            format!("there is no fault `{name}`; there are {}", names.join(", "))
+        })
+    };
+    Ok(vec![only.split('+').map(named).collect::<Result<_>>()?])
+}
+
 /// Plays all faults, or the chosen one, and prints the table. Returns whether all is as allowed.
 pub fn run(options: &Options) -> Result<bool> {
     let faults = all();
-    let chosen: Vec<&Fault> = match &options.only {
-        Some(name) => faults.iter().filter(|fault| fault.name == name).collect(),
-        None => faults.iter().collect(),
-    };
-    if chosen.is_empty() {
-        let names: Vec<&str> = faults.iter().map(|fault| fault.name).collect();
-        bail!("there is no such fault; there are {}", names.join(", "));
-    }
-    let mut turns: Vec<Vec<&Fault>> = chosen.iter().map(|fault| vec![*fault]).collect();
-    if options.form == Form::Long && options.only.is_none() {
-        turns.extend(faults::pairs(&faults));
-    }
+    let turns = turns(&faults, options)?;
     println!("Building three nodes with an agent each, and the traffic ...");
     let mut drill = Drill::start(&options.xdp, Rates::default())?;
     println!("{}", report::head());
@@ -91,7 +98,7 @@ pub fn run(options: &Options) -> Result<bool> {
         rows.push(row);
     }
     for (name, reason) in NOT_PLAYABLE.iter().filter(|_| options.only.is_none()) {
-        println!("{name:<24}is not played: {reason}");
+        println!("{name:<38}is not played: {reason}");
     }
     if options.write {
         println!("{} is written", report::write_page(&rows)?.display());

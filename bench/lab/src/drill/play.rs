@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use super::fault::{Allowance, Fault, Loss, Right};
+use super::faults::allowed_at_once;
 use super::ground::Ground;
 use super::ledger::{Ledger, Trouble};
 use crate::patience::patience;
@@ -15,6 +16,9 @@ use crate::traffic::ANSWER_LIMIT;
 const SETTLE_LIMIT: Duration = Duration::from_secs(150);
 /// The time after the begin of a fault in which a delay without any loss needs no reason.
 const HICCUP: Duration = Duration::from_millis(1500);
+
+/// What stands between the names of faults that are played at once.
+const BETWEEN: &str = " + ";
 
 /// The length of a drill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +48,13 @@ pub struct Row {
     pub reasons: Vec<String>,
     /// Everything that is not allowed.
     pub excess: Vec<String>,
+}
+
+impl Row {
+    /// Returns whether the row has more than one fault.
+    pub(super) fn is_pair(&self) -> bool {
+        self.name.contains(BETWEEN)
+    }
 }
 
 /// Plays faults at once: each begins after the one before it, and is mended before it.
@@ -82,7 +93,8 @@ pub(super) fn play(ground: &mut Ground, ledger: &Ledger, faults: &[&Fault], form
         excess.push(format!("{late}: {way} {family}: {what}"));
     }
     let mut verdict = Verdict { excess, ..Verdict::default() };
-    let allowances: Vec<&Allowance> = faults.iter().flat_map(|fault| fault.allowed).collect();
+    let allowed = faults.iter().flat_map(|fault| fault.allowed);
+    let allowances: Vec<&Allowance> = allowed.chain(allowed_at_once(faults)).collect();
     verdict.judge(&troubles, &allowances, lasted);
     if last.is_some_and(|at| at > began + patience(HICCUP)) {
         verdict.reasons.extend(rights.iter().map(|right| format!("time: {}", right.because)));
@@ -107,7 +119,7 @@ fn first_line(error: &anyhow::Error) -> String {
 }
 
 fn joined(faults: &[&Fault], text: impl Fn(&Fault) -> &'static str) -> String {
-    faults.iter().map(|fault| text(fault)).collect::<Vec<_>>().join(" + ")
+    faults.iter().map(|fault| text(fault)).collect::<Vec<_>>().join(BETWEEN)
 }
 
 /// Plays the faults and mends them in the reverse order. Returns when the repair began.

@@ -54,7 +54,7 @@ pub(super) fn head() -> String {
 fn line(cells: &[String]) -> String {
     let (name, others) = cells.split_first().map_or(("", cells), |(name, others)| (name.as_str(), others));
     let others: Vec<String> = others.iter().map(|cell| format!("{cell:>13}")).collect();
-    format!("{name:<24}{}", others.join(" "))
+    format!("{name:<38}{}", others.join(" "))
 }
 
 /// Returns the part of the page: a table, the faults, and the reasons.
@@ -67,8 +67,11 @@ fn page_part(rows: &[Row]) -> String {
         text += &row(&cells(played));
     }
     text += "\nThe faults, and the reason for each cell that is not zero:\n\n";
-    for played in rows {
-        let _ = writeln!(text, "- **{}**: {}", played.name, played.what);
+    // The faults of a pair have lines of their own.
+    let needs_line = |row: &&Row| !row.is_pair() || !row.reasons.is_empty() || !row.excess.is_empty();
+    for played in rows.iter().filter(needs_line) {
+        let what = if played.is_pair() { "both at once" } else { &played.what };
+        let _ = writeln!(text, "- **{}**: {what}", played.name);
         for reason in &played.reasons {
             let _ = writeln!(text, "  - {reason}");
         }
@@ -90,10 +93,9 @@ pub(super) fn write_page(rows: &[Row]) -> Result<PathBuf> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_row_names_what_is_not_allowed() {
-        let row = Row {
-            name: "shown".to_owned(),
+    fn row(name: &str) -> Row {
+        Row {
+            name: name.to_owned(),
             what: "a fault of the test".to_owned(),
             lasted: Duration::from_secs(3),
             losses: [(Loss::Cut, 2)].into(),
@@ -101,8 +103,19 @@ mod tests {
             follows: Some(Duration::ZERO),
             reasons: Vec::new(),
             excess: vec!["2 cut through snat".to_owned()],
-        };
-        let part = page_part(&[row]);
+        }
+    }
+
+    #[test]
+    fn a_pair_without_losses_has_no_line_for_its_reasons() {
+        let pair = Row { excess: Vec::new(), ..row("one + other") };
+        let part = page_part(&[pair]);
+        assert!(part.contains("| one + other |") && !part.contains("**one + other**"), "{part}");
+    }
+
+    #[test]
+    fn a_row_names_what_is_not_allowed() {
+        let part = page_part(&[row("shown")]);
         assert!(part.contains("| shown | 3.0 s | 2 | 0 | 0 | 0 | never | 0 |"), "{part}");
         assert!(part.contains("  - **not allowed**: 2 cut through snat"), "{part}");
     }

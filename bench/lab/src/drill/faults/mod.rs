@@ -11,7 +11,8 @@ mod tables;
 pub(crate) use pins::pins;
 pub(crate) use tables::entries;
 
-use super::fault::Fault;
+use super::fault::{Allowance, Bound, Fault, Loss};
+use super::way::Way;
 
 /// Faults that this test bed can't play, and the reasons.
 pub const NOT_PLAYABLE: [(&str, &str); 4] = [
@@ -36,13 +37,60 @@ pub fn all() -> Vec<Fault> {
     .concat()
 }
 
-/// Returns the pairs of the long form: a fault of the network or of a node while all agents are dead.
+/// Pairs that are played at once. The first begins first, and is mended last.
+const PAIRS: [(&str, &[&str]); 9] = [
+    (
+        "agent-killed",
+        &[
+            "backend-killed",
+            "device-down",
+            "device-renamed",
+            "uplink-replaced",
+            "address-changed",
+            "route-changed",
+            "neighbour-gone",
+            "mtu-lowered",
+            "maps-full",
+            "conntrack-flushed",
+            "program-before",
+        ],
+    ),
+    ("agent-frozen", &["maps-full", "route-changed"]),
+    ("source-away", &["backend-killed", "device-renamed", "conntrack-flushed"]),
+    ("flow-tables-resized", &["route-changed", "backend-killed"]),
+    ("snat-ports-changed", &["neighbour-gone"]),
+    ("maps-full", &["device-down", "conntrack-flushed"]),
+    ("mtu-lowered", &["route-changed"]),
+    ("address-changed", &["program-instead"]),
+    ("pins-lost", &["neighbour-gone"]),
+];
+
+/// Losses that a pair may cause beside those of its faults.
+const OF_PAIRS: [(&str, &str, &[Allowance]); 1] = [(
+    "agent-killed",
+    "uplink-replaced",
+    &[Allowance {
+        loss: Loss::Cut,
+        ways: &[Way::NodePort],
+        backend: None,
+        bound: Bound::Most(30),
+        because: "the new uplink has no program until an agent runs, so the kernel of node 3 refuses its packets",
+    }],
+)];
+
+/// Returns the losses that faults may cause at once, beside those of each.
+pub(super) fn allowed_at_once(faults: &[&Fault]) -> &'static [Allowance] {
+    let [first, other] = faults else { return &[] };
+    let of_pair = OF_PAIRS.iter().find(|pair| (pair.0, pair.1) == (first.name, other.name));
+    of_pair.map_or(&[], |pair| pair.2)
+}
+
+/// Returns the pairs.
 #[must_use]
 pub(super) fn pairs(faults: &[Fault]) -> Vec<Vec<&Fault>> {
     let named = |name: &str| faults.iter().find(|fault| fault.name == name);
-    let others = ["backend-killed", "device-down"];
-    let pair = |other: &str| Some(vec![named("agent-killed")?, named(other)?]);
-    others.iter().filter_map(|other| pair(other)).collect()
+    let pairs = PAIRS.iter().flat_map(|(first, others)| others.iter().map(move |other| (first, other)));
+    pairs.filter_map(|(first, other)| Some(vec![named(first)?, named(other)?])).collect()
 }
 
 #[cfg(test)]
@@ -66,6 +114,11 @@ mod tests {
 
     #[test]
     fn all_pairs_are_of_known_faults() {
-        assert_eq!(pairs(&all()).len(), 2);
+        let wanted: usize = PAIRS.iter().map(|(_, others)| others.len()).sum();
+        let faults = all();
+        let pairs = pairs(&faults);
+        assert_eq!(pairs.len(), wanted);
+        let allowed = pairs.iter().filter(|pair| !allowed_at_once(pair).is_empty()).count();
+        assert_eq!(allowed, OF_PAIRS.len());
     }
 }

@@ -83,8 +83,13 @@ fn empty(ground: &mut Ground) -> Result<Mend> {
     Ok(Box::new(start))
 }
 
+/// Removes all directories in a directory. A running agent makes its own again, so they get another name first.
 fn remove_all(directory: &Path) -> Result<()> {
-    fs::read_dir(directory)?.try_for_each(|entry| Ok(fs::remove_dir_all(entry?.path())?))
+    let lost = directory.join("lost");
+    fs::read_dir(directory)?.try_for_each(|entry| {
+        fs::rename(entry?.path(), &lost)?;
+        Ok(fs::remove_dir_all(&lost)?)
+    })
 }
 
 /// Returns the paths of all files and directories below a directory.
