@@ -38,7 +38,13 @@ pub(super) const FAULTS: &[Fault] = &[
         "Node 1 reaches node 2 and its pods through the router, and then directly again.",
         change_routes,
     ),
-    Fault::new("neighbour-gone", "All nodes forget their neighbours.", forget_neighbours),
+    Fault::new("neighbour-gone", "All nodes forget their neighbours.", forget_neighbours).allowing(&[Allowance {
+        loss: Loss::Failed,
+        ways: &Way::ALL,
+        backend: None,
+        bound: Bound::Most(2),
+        because: "the kernel refuses a packet that waits for a neighbour while somebody deletes the entry",
+    }]),
     Fault::new(
         "mtu-lowered",
         "The wires to all nodes carry 1400 bytes only. Bodies of 200 kB must arrive meanwhile.",
