@@ -1,9 +1,9 @@
 //! Frames with a priority in a VLAN tag. The card takes the tag out, or leaves it in the frame.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use millrace_lab::capture::{Capture, Captured, Direction, send_frame};
 use millrace_lab::cluster::Cluster;
 use millrace_lab::frame::Frame;
@@ -15,10 +15,14 @@ use crate::fixture::{Way, shared};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
+fn frontend(family: Family) -> SocketAddr {
+    SocketAddr::new(vip(Way::Local.number()).of(family), 80)
+}
+
 /// Lets a client ask a local backend, and sends its datagram to node 1 again with a priority. The
 /// backend must answer again.
 fn expect_served_with_priority(cluster: &Cluster, family: Family) -> Result<()> {
-    let frontend = SocketAddr::new(vip(Way::Local.number()).of(family), 80);
+    let frontend = frontend(family);
     let mut asked = Capture::start(cluster.bed().router(), &["node1"])?;
     let client = ask(cluster.bed().client(), Protocol::Udp, frontend)?.client;
     let is_question = |captured: &Captured| {
@@ -54,11 +58,8 @@ fn a_frame_with_a_priority_is_served_whether_the_card_takes_the_tag_out_or_not()
     let node = cluster.bed().node(1)?.namespace();
     if node.run(async || leave_tags_alone("eth0")).is_ok() {
         // Some cards begin anew for it, and have no link meanwhile.
-        let frontend = SocketAddr::new(vip(Way::Local.number()).of(Family::V4), 80);
-        let begin = Instant::now();
-        while let Err(error) = ask(cluster.bed().client(), Protocol::Udp, frontend) {
-            ensure!(begin.elapsed() < LIMIT, "no link after {LIMIT:?}: {error:#}");
-        }
+        let is_served = || ask(cluster.bed().client(), Protocol::Udp, frontend(Family::V4)).map(|_| true);
+        cluster.proxy(1)?.wait_until("the link is back", is_served)?;
         for family in Family::ALL {
             expect_served_with_priority(&cluster, family)?;
         }

@@ -98,7 +98,7 @@ pub fn run(options: &Options) -> Result<bool> {
         rows.push(row);
     }
     for (name, reason) in NOT_PLAYABLE.iter().filter(|_| options.only.is_none()) {
-        println!("{name:<38}is not played: {reason}");
+        println!("{}is not played: {reason}", report::first_cell(name));
     }
     if options.write {
         println!("{} is written", report::write_page(&rows)?.display());

@@ -17,9 +17,6 @@ const SETTLE_LIMIT: Duration = Duration::from_secs(150);
 /// The time after the begin of a fault in which a delay without any loss needs no reason.
 const HICCUP: Duration = Duration::from_millis(1500);
 
-/// What stands between the names of faults that are played at once.
-const BETWEEN: &str = " + ";
-
 /// The length of a drill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
@@ -32,10 +29,10 @@ pub enum Form {
 /// A fault as it was played: a row of the table.
 #[derive(Debug)]
 pub struct Row {
-    /// Name of the fault, or of both.
+    /// Name of the fault, or of all that were played at once.
     pub name: String,
-    /// Their descriptions.
-    pub what: String,
+    /// The description of a fault that was played alone.
+    pub what: Option<&'static str>,
     /// From the begin of the fault to the end of its repair.
     pub lasted: Duration,
     /// The losses.
@@ -48,13 +45,6 @@ pub struct Row {
     pub reasons: Vec<String>,
     /// Everything that is not allowed.
     pub excess: Vec<String>,
-}
-
-impl Row {
-    /// Returns whether the row has more than one fault.
-    pub(super) fn is_pair(&self) -> bool {
-        self.name.contains(BETWEEN)
-    }
 }
 
 /// Plays faults at once: each begins after the one before it, and is mended before it.
@@ -100,8 +90,8 @@ pub(super) fn play(ground: &mut Ground, ledger: &Ledger, faults: &[&Fault], form
         verdict.reasons.extend(rights.iter().map(|right| format!("time: {}", right.because)));
     }
     Row {
-        name: joined(faults, |fault| fault.name),
-        what: joined(faults, |fault| fault.what),
+        name: faults.iter().map(|fault| fault.name).collect::<Vec<_>>().join(" + "),
+        what: if let [only] = faults { Some(only.what) } else { None },
         lasted,
         losses: verdict.losses,
         right,
@@ -116,10 +106,6 @@ fn first_line(error: &anyhow::Error) -> String {
     let text = format!("{error:#}");
     eprintln!("{text}");
     text.lines().next().unwrap_or_default().to_owned()
-}
-
-fn joined(faults: &[&Fault], text: impl Fn(&Fault) -> &'static str) -> String {
-    faults.iter().map(|fault| text(fault)).collect::<Vec<_>>().join(BETWEEN)
 }
 
 /// Plays the faults and mends them in the reverse order. Returns when the repair began.

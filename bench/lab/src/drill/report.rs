@@ -54,7 +54,12 @@ pub(super) fn head() -> String {
 fn line(cells: &[String]) -> String {
     let (name, others) = cells.split_first().map_or(("", cells), |(name, others)| (name.as_str(), others));
     let others: Vec<String> = others.iter().map(|cell| format!("{cell:>13}")).collect();
-    format!("{name:<38}{}", others.join(" "))
+    format!("{}{}", first_cell(name), others.join(" "))
+}
+
+/// Returns a fault's name, as wide as the first column of the terminal.
+pub(super) fn first_cell(name: &str) -> String {
+    format!("{name:<38}")
 }
 
 /// Returns the part of the page: a table, the faults, and the reasons.
@@ -68,10 +73,9 @@ fn page_part(rows: &[Row]) -> String {
     }
     text += "\nThe faults, and the reason for each cell that is not zero:\n\n";
     // The faults of a pair have lines of their own.
-    let needs_line = |row: &&Row| !row.is_pair() || !row.reasons.is_empty() || !row.excess.is_empty();
+    let needs_line = |row: &&Row| row.what.is_some() || !row.reasons.is_empty() || !row.excess.is_empty();
     for played in rows.iter().filter(needs_line) {
-        let what = if played.is_pair() { "both at once" } else { &played.what };
-        let _ = writeln!(text, "- **{}**: {what}", played.name);
+        let _ = writeln!(text, "- **{}**: {}", played.name, played.what.unwrap_or("both at once"));
         for reason in &played.reasons {
             let _ = writeln!(text, "  - {reason}");
         }
@@ -96,7 +100,7 @@ mod tests {
     fn row(name: &str) -> Row {
         Row {
             name: name.to_owned(),
-            what: "a fault of the test".to_owned(),
+            what: Some("a fault of the test"),
             lasted: Duration::from_secs(3),
             losses: [(Loss::Cut, 2)].into(),
             right: None,
@@ -108,7 +112,7 @@ mod tests {
 
     #[test]
     fn a_pair_without_losses_has_no_line_for_its_reasons() {
-        let pair = Row { excess: Vec::new(), ..row("one + other") };
+        let pair = Row { what: None, excess: Vec::new(), ..row("one + other") };
         let part = page_part(&[pair]);
         assert!(part.contains("| one + other |") && !part.contains("**one + other**"), "{part}");
     }
