@@ -56,6 +56,8 @@ enum Task {
     Image(image::Args),
     /// Run all layers of tests, or the named ones; the last line counts passed, failed and skipped tests
     Test(test::Args),
+    /// Build what layers of tests need, such as the API server, and run none of their tests
+    Prepare(test::PrepareArgs),
     /// Run the checks that only read the code
     Lint,
     /// Show which lines and branches of the BPF programs the packet tests reach
@@ -98,6 +100,7 @@ fn perform(workspace: &Workspace, task: &Task) -> anyhow::Result<ExitCode> {
         Task::Soak(args) => soak::soak(workspace, args),
         Task::Image(args) => image::image(workspace, args).map(|()| ExitCode::SUCCESS),
         Task::Test(args) => test::test(workspace, args),
+        Task::Prepare(args) => test::prepare(workspace, args).map(|()| ExitCode::SUCCESS),
         Task::Lint => lint::lint(workspace),
         Task::Coverage(args) => coverage::coverage(workspace, args),
         Task::Docs => docs::docs(workspace).map(|()| ExitCode::SUCCESS),

@@ -29,7 +29,7 @@ const CHECKS: [(&str, Check); 9] = [
 
 /// `cargo xtask lint`: installs and builds what the checks need, then runs all.
 pub fn lint(workspace: &Workspace) -> Result<ExitCode> {
-    setup::ensure(workspace, &[Need::Build, Need::Lint])?;
+    setup::ensure(workspace, &[Need::Build, Need::Lint, Need::Linters])?;
     build::bpf_object(workspace, Warnings::Allowed)?;
     let tally = check_all(workspace);
     println!("{tally}");

@@ -35,7 +35,7 @@ const CHECKS: [(&str, Check); 8] = [
 
 /// Runs every check, also after one has failed. Without the programs none can run.
 pub fn check_all(workspace: &Workspace) -> Outcome {
-    let renderer = match prepare(workspace) {
+    let renderer = match renderer(workspace) {
         Ok(renderer) => renderer,
         Err(reason) => return Outcome::Unable(format!("{reason:#}")),
     };
@@ -49,7 +49,12 @@ pub fn check_all(workspace: &Workspace) -> Outcome {
     Outcome::Ran(results.sum())
 }
 
-fn prepare(workspace: &Workspace) -> Result<Renderer<'_>> {
+/// Builds or fetches the programs and schemas of the checks.
+pub fn prepare(workspace: &Workspace) -> Result<()> {
+    renderer(workspace).map(drop)
+}
+
+fn renderer(workspace: &Workspace) -> Result<Renderer<'_>> {
     Ok(Renderer {
         workspace,
         tools: setup::ensure_manifest_tools(workspace)?,

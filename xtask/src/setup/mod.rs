@@ -59,8 +59,10 @@ pub enum Need {
     Run,
     /// Foreign programs that the tests use as clients and servers, and to read what is packed.
     Programs,
-    /// The linters besides rustup's.
+    /// rustup's linters, and what installs the others.
     Lint,
+    /// The linters besides rustup's. Building them takes minutes.
+    Linters,
     /// The emulator, and a loader besides aya.
     Vm,
     /// The C compiler and the C library of container images. Only `cargo xtask image` takes it.
@@ -71,7 +73,7 @@ pub enum Need {
 
 impl Need {
     /// All purposes but container images and the real cluster.
-    pub const ALL: [Self; 5] = [Self::Build, Self::Run, Self::Programs, Self::Lint, Self::Vm];
+    pub const ALL: [Self; 6] = [Self::Build, Self::Run, Self::Programs, Self::Lint, Self::Linters, Self::Vm];
 }
 
 /// Installs what `needs` lack, or fails with a line that says how to.
@@ -89,8 +91,8 @@ pub fn ensure(workspace: &Workspace, needs: &[Need]) -> Result<()> {
             Need::Run | Need::Vm => mounts::ensure_bpffs(workspace)?,
             Need::Programs | Need::Cluster => {}
             Need::Image => tools::ensure_zig(workspace)?,
-            Need::Lint => {
-                tools::ensure_rustup_components(workspace)?;
+            Need::Lint => tools::ensure_rustup_components(workspace)?,
+            Need::Linters => {
                 tools::ensure_cargo_deny(workspace)?;
                 tools::ensure_typos(workspace)?;
             }
@@ -138,6 +140,7 @@ fn packages(need: Need, toolchain: Toolchain, workspace: &Workspace) -> &'static
             "libc6-dev",
         ],
         (Need::Lint, _) if tools::has_typos(workspace) => &[],
+        (Need::Linters, _) => &[],
         (Need::Image, _) if tools::has_zig(workspace) => &[],
         (Need::Lint | Need::Image, _) => &["python3-pip"],
         (Need::Vm, _) => &["qemu-system-x86", "mount", "bpftool", "nftables", "iproute2", "ipvsadm", "ncat"],

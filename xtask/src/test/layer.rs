@@ -28,13 +28,10 @@ const FEW_FRAMES: u64 = 2_000_000;
 const OPTIMISED: [&str; 2] =
     ["profile.dev.package.millrace.opt-level=2", "profile.dev.package.proxy-common.opt-level=2"];
 
-/// The kinds of tests, cheapest first.
+/// The kinds of tests, in the order in which they run: what takes long to build, and little to run, comes last. `Ahead`
+/// builds it meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Layer {
-    /// Formatting, clippy, documentation, dependencies, spelling
-    Lint,
-    /// The Helm chart, the kustomize folders and the alerts, by helm, kustomize, kubeconform and promtool
-    Manifests,
     /// Tests beside the code of all crates, and the reference pages and links of the documents
     Unit,
     /// Manifests in, expected desired state and maps out
@@ -55,6 +52,10 @@ pub enum Layer {
     Bench,
     /// Every program loaded by other kernels, within its instruction budget
     Vm,
+    /// Formatting, clippy, documentation, dependencies, spelling
+    Lint,
+    /// The Helm chart, the kustomize folders and the alerts, by helm, kustomize, kubeconform and promtool
+    Manifests,
 }
 
 /// Modules of the layer `namespace` that ask nothing of the programs of uplinks: their tests run once, not again
@@ -117,8 +118,6 @@ enum Work {
 impl Layer {
     /// All layers, in the order in which they run.
     pub const ALL: [Self; 12] = [
-        Self::Lint,
-        Self::Manifests,
         Self::Unit,
         Self::Scenario,
         Self::Packet,
@@ -129,6 +128,8 @@ impl Layer {
         Self::Fuzz,
         Self::Bench,
         Self::Vm,
+        Self::Lint,
+        Self::Manifests,
     ];
 
     /// Returns what the machine must have.
@@ -233,7 +234,10 @@ pub fn perform(
     let mut cargo = cargo_test(workspace, args);
     let mut of_tests = Vec::new();
     match pass.work {
-        Work::Lint => return Ok(Outcome::Ran(lint::check_all(workspace))),
+        Work::Lint => {
+            setup::ensure(workspace, &[Need::Linters])?;
+            return Ok(Outcome::Ran(lint::check_all(workspace)));
+        }
         Work::Manifests => return Ok(manifests::check_all(workspace)),
         Work::Vm => return vm::load_here(workspace).map(Outcome::Ran),
         Work::OtherKernels => {

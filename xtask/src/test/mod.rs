@@ -1,5 +1,6 @@
 //! The layers of tests, in order. Each one can run alone.
 
+mod ahead;
 mod layer;
 mod libtest;
 mod tally;
@@ -7,6 +8,7 @@ mod tally;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use ahead::Ahead;
 use anyhow::{Context, Result};
 use layer::Layer;
 use serde_json::Value;
@@ -14,7 +16,7 @@ pub use tally::Tally;
 
 use crate::build::{self, Warnings};
 use crate::workspace::Workspace;
-use crate::{command, setup};
+use crate::{command, image, manifests, setup};
 
 /// Arguments of `cargo xtask test`.
 #[derive(clap::Args)]
@@ -31,6 +33,35 @@ pub struct Args {
     /// Show what the tests print, whole frames included
     #[arg(long)]
     verbose: bool,
+}
+
+/// Arguments of `cargo xtask prepare`.
+#[derive(clap::Args)]
+pub struct PrepareArgs {
+    /// Layer to prepare; may be given several times
+    #[arg(long, value_enum, value_name = "NAME", required = true)]
+    layer: Vec<Layer>,
+}
+
+/// Builds what layers need, and runs none of their tests.
+pub fn prepare(workspace: &Workspace, args: &PrepareArgs) -> Result<()> {
+    for layer in &args.layer {
+        setup::ensure(workspace, layer.needs())?;
+        match layer {
+            Layer::Lint => {
+                setup::ensure(workspace, &[setup::Need::Linters])?;
+                build::bpf_object(workspace, Warnings::Allowed)?;
+                image::check_source(workspace)?;
+            }
+            Layer::Manifests => manifests::prepare(workspace)?,
+            Layer::Apiserver => {
+                setup::ensure_apiserver(workspace)?;
+                setup::ensure_kube_proxy(workspace)?;
+            }
+            _ => build::bpf_object(workspace, Warnings::Allowed)?,
+        }
+    }
+    Ok(())
 }
 
 /// The outcome of a test or a layer.
@@ -66,10 +97,12 @@ pub fn test(workspace: &Workspace, args: &Args) -> Result<ExitCode> {
         rows.push(Row { title: "build", tally: Tally::FAILED, duration: Duration::ZERO });
         return Ok(report(&rows, start.elapsed()));
     }
+    let mut ahead = Ahead::start(workspace, &layers);
     for layer in layers {
         for pass in layer.passes() {
             eprintln!("\n== {}", pass.title);
             let begin = Instant::now();
+            ahead.wait_for(layer);
             let tally = count(pass.title, layer::perform(workspace, layer, pass, &targets, args));
             rows.push(Row { title: pass.title, tally, duration: begin.elapsed() });
         }
