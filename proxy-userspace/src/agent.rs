@@ -24,7 +24,7 @@ use crate::faces::{HttpServers, ServedState};
 use crate::model::{Desired, Model};
 use crate::node::{self, NodeError, NodeSettings};
 use crate::reconcile::{self, Channels, Intervals, Observer, Reconciler};
-use crate::source::kubernetes::KubernetesSettings;
+use crate::source::kubernetes::{KubernetesSettings, NodeParts};
 use crate::source::{self, Batch, SourceError};
 
 /// Batches that may wait during a sync.
@@ -216,7 +216,8 @@ async fn reconcile(
         mounted.keep();
     }
     served.set_mode(mode, settings.proxy_mode);
-    let intervals = Intervals { min: settings.min_sync_interval, max: settings.max_sync_interval };
+    let intervals =
+        Intervals { min: settings.min_sync_interval, max: settings.max_sync_interval, drain: settings.drain };
     let reconciler = Reconciler::new(model, listing, dataplane, channels, intervals);
     reconciler.observed_by(observers).run().await;
     Ok(())
@@ -309,7 +310,7 @@ async fn stop_signal() -> Result<&'static str, AgentError> {
 
 fn kubernetes_settings(settings: &Settings) -> KubernetesSettings {
     KubernetesSettings {
-        node_name: settings.model.node_name.clone(),
+        nodes: NodeParts::OfOne(settings.model.node_name.clone()),
         service_proxy_name: settings.model.service_proxy_name.clone(),
     }
 }

@@ -19,7 +19,8 @@ use tokio::time::timeout;
 use super::clock::thread_cpu;
 
 /// The agent's defaults.
-pub const INTERVALS: Intervals = Intervals { min: Duration::from_millis(1), max: Duration::from_secs(30) };
+pub const INTERVALS: Intervals =
+    Intervals { min: Duration::from_millis(1), max: Duration::from_secs(30), drain: Duration::from_mins(10) };
 /// A sync that takes longer fails the measurement.
 const PATIENCE: Duration = Duration::from_mins(2);
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use millrace::agent::BATCHES;
 use millrace::model::Model;
-use millrace::source::kubernetes::{KubernetesSettings, connect, watch};
+use millrace::source::kubernetes::{KubernetesSettings, NodeParts, connect, watch};
 use millrace::source::{Batch, Listing, Signs, SourceEvent};
 use nix::unistd::{Pid, gettid};
 use tokio::sync::{mpsc, oneshot};
@@ -50,7 +50,7 @@ impl Source {
 /// Follows the server until the receiver is gone.
 pub async fn follow(kubeconfig: impl AsRef<Path>, events: mpsc::Sender<Batch>) -> Result<()> {
     let connection = connect(Some(kubeconfig.as_ref()), Signs::default()).await?;
-    let settings = KubernetesSettings { node_name: NODE.to_owned(), service_proxy_name: None };
+    let settings = KubernetesSettings { nodes: NodeParts::OfOne(NODE.to_owned()), service_proxy_name: None };
     watch(connection, settings, events).await?;
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! Computes the service ports of one Service from it and its slices.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
 
 use super::categorise::{Needed, Place, categorise};
 use super::claims::Rank;
@@ -12,7 +13,7 @@ use super::index::{SlicesOf, Stored, StoredService};
 use super::problem::{Notes, Problem, Topic};
 use super::service::{PortSpec, ServiceSpec};
 use super::slice::SERVICE_NAME_LABEL;
-use super::{Family, HealthCheck, ModelSettings, PortKey, ServiceKey, ServicePort};
+use super::{Family, FrontendKind, HealthCheck, ModelSettings, PortKey, ServiceKey, ServicePort};
 
 /// The result for one Service. It is empty if the Service is gone.
 #[derive(Debug)]
@@ -35,6 +36,8 @@ pub(super) struct Inputs<'a> {
     pub service: Option<&'a StoredService>,
     /// The slices that name the Service.
     pub slices: &'a SlicesOf,
+    /// Addresses of this node that its status no longer names.
+    pub former: &'a [IpAddr],
 }
 
 pub(super) fn compute(key: &ServiceKey, inputs: Inputs<'_>) -> Computed {
@@ -72,7 +75,7 @@ fn compute_ports(
     notes: &mut Notes,
     computed: &mut Computed,
 ) {
-    let reach = accept_addresses(spec, inputs.settings, inputs.environment, notes);
+    let reach = accept_addresses(spec, inputs.former, inputs.settings, inputs.environment, notes);
     for family in spec.families.keys().copied() {
         for port in &spec.ports {
             let exposure = expose(spec, port, family, &reach, inputs.environment);
@@ -85,9 +88,30 @@ fn compute_ports(
             }
             let port_key = PortKey { service: key.clone(), port: port.name.clone(), family };
             let source_ranges = reach.source_ranges.get(&family).cloned();
-            let computed_port = compute_port(spec, port, family, exposure, inputs);
+            let mut computed_port = compute_port(spec, port, family, exposure, inputs);
+            leave_to_sockets(&mut computed_port, port, inputs.environment, notes);
             computed.ports.insert(port_key, ServicePort { source_ranges, ..computed_port });
         }
+    }
+}
+
+/// Takes away a load balancer's frontends at this node's addresses where a socket of this node has the port:
+/// those of sshd or the kubelet must not be lost to a Service.
+///
+/// A socket of a backend, such as a pod in the node's network, is what the Service is for.
+fn leave_to_sockets(port: &mut ServicePort, spec: &PortSpec, environment: &Environment, notes: &mut Notes) {
+    let protocol = port.protocol;
+    let is_taken = |address: SocketAddr| {
+        environment.has_listener(protocol, address) && !port.endpoints.contains_key(&address)
+    };
+    let of_balancer = port.frontends.iter().filter(|frontend| frontend.kind == FrontendKind::LoadBalancer);
+    let taken: BTreeSet<SocketAddr> =
+        of_balancer.map(|frontend| frontend.address).filter(|address| is_taken(*address)).collect();
+    port.frontends
+        .retain(|frontend| frontend.kind != FrontendKind::LoadBalancer || !taken.contains(&frontend.address));
+    for address in taken {
+        let message = format!("a process of this node has {address} {protocol}; not served there");
+        notes.warn_about(Topic::RefusedHere, format!("spec.ports[{}].port", spec.index), message);
     }
 }
 

@@ -5,9 +5,10 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use super::listener::{Listener, takes};
 use super::node::NodeSpec;
 use super::problem::Topic;
-use super::{Family, NodePortAddresses};
+use super::{Family, NodePortAddresses, Protocol};
 
 /// The addresses that have a holder already.
 #[derive(Debug, Default)]
@@ -19,6 +20,7 @@ pub(super) struct Environment {
     /// The addresses of all Node objects, each with the names of the Nodes that have it.
     nodes: BTreeMap<IpAddr, BTreeSet<Arc<str>>>,
     api_servers: BTreeSet<SocketAddr>,
+    listeners: BTreeSet<Listener>,
 }
 
 /// The holder of an address that a Service may not have.
@@ -57,6 +59,16 @@ impl Environment {
         let changed = self.api_servers.symmetric_difference(&servers).map(SocketAddr::ip).collect();
         self.api_servers = servers;
         changed
+    }
+    /// Sets the sockets of this node that take packets from anybody. Returns whether they changed.
+    pub fn set_listeners(&mut self, listeners: BTreeSet<Listener>) -> bool {
+        let is_new = self.listeners != listeners;
+        self.listeners = listeners;
+        is_new
+    }
+    /// Returns whether the address is this node's, and a socket of this node gets packets for it.
+    pub fn has_listener(&self, protocol: Protocol, address: SocketAddr) -> bool {
+        self.is_own(address.ip()) && takes(&self.listeners, protocol, address)
     }
     /// Returns whether an API server listens there. No Service may take its traffic, on any node.
     pub fn is_api_server(&self, server: SocketAddr) -> bool {
@@ -127,6 +139,11 @@ impl Environment {
         let mut ports =
             self.api_servers.range(SocketAddr::new(address, 0)..=SocketAddr::new(address, u16::MAX));
         ports.next().is_some()
+    }
+    /// Returns all addresses of this node, some twice.
+    pub fn all_own(&self) -> impl Iterator<Item = IpAddr> {
+        let of_node = self.own.iter().flat_map(|own| own.internal.iter().chain(&own.external));
+        self.devices.iter().chain(of_node).copied()
     }
     /// Returns whether this node has the address.
     pub fn is_own(&self, address: IpAddr) -> bool {

@@ -35,8 +35,11 @@ pub(super) struct Exposure {
 }
 
 /// Drops the external addresses that the Service must not have.
+///
+/// `former`: addresses of this node that the Service's status no longer names.
 pub(super) fn accept_addresses(
     spec: &ServiceSpec,
+    former: &[IpAddr],
     settings: &ModelSettings,
     environment: &Environment,
     notes: &mut Notes,
@@ -60,6 +63,7 @@ pub(super) fn accept_addresses(
             }
         }
     }
+    let with_mapped = |address: IpAddr| [Some(address), environment.mapped(address)].into_iter().flatten();
     for (index, address) in &spec.ingress {
         let refusal = match environment.refuse_ingress(*address) {
             None => foreign_family(spec, *address).map(str::to_owned),
@@ -68,13 +72,15 @@ pub(super) fn accept_addresses(
         let field = format!("status.loadBalancer.ingress[{index}].ip");
         match refusal {
             None => {
-                reach.ingress.extend([Some(*address), environment.mapped(*address)].into_iter().flatten());
+                reach.ingress.extend(with_mapped(*address));
             }
             Some(why) => {
                 notes.warn_about(Topic::RefusedAddress, field, format!("{address} {why}; not served"));
             }
         }
     }
+    let former = former.iter().filter(|address| environment.refuse_ingress(**address).is_none());
+    reach.ingress.extend(former.flat_map(|address| with_mapped(*address)));
     reach.source_ranges = with_vips(spec.source_ranges.clone(), &reach.ingress, &environment.own_addresses());
     reach
 }

@@ -14,9 +14,11 @@ mod compute;
 mod desired;
 mod endpoints;
 mod environment;
+mod former;
 mod frontends;
 mod health_checks;
 mod index;
+mod listener;
 mod movement;
 mod names;
 mod node;
@@ -39,6 +41,7 @@ pub use desired::{
     Algorithm, Desired, Dirty, Eligibility, Endpoint, EndpointAddress, Family, Forwarding, Frontend,
     FrontendKind, HealthCheck, List, PortKey, Protocol, Scope, ServiceKey, ServicePort,
 };
+pub use listener::Listener;
 pub use node::{AGENTS_OS, OS_LABEL, may_run_agent};
 pub use object::{Change, Kind, Object, ObjectKey};
 pub use problem::{Problem, Severity, Topic, plain_line};
@@ -50,6 +53,7 @@ pub use settings::{
 
 use claims::{Claims, Target};
 use environment::Environment;
+use former::Former;
 use health_checks::HealthChecks;
 use index::{Index, notes};
 use movement::Movement;
@@ -62,6 +66,7 @@ pub struct Model {
     settings: ModelSettings,
     index: Index,
     environment: Environment,
+    former: Former,
     claims: Claims<Target, PortKey>,
     /// Frontends that a service port requests and an older Service has.
     lost: BTreeMap<PortKey, BTreeSet<Frontend>>,
@@ -110,6 +115,7 @@ impl Model {
             settings,
             index: Index::default(),
             environment: Environment::default(),
+            former: Former::default(),
             claims: Claims::default(),
             lost: BTreeMap::new(),
             health_checks: HealthChecks::default(),
@@ -141,6 +147,28 @@ impl Model {
         self.mark_requesters(&changed);
     }
 
+    /// Returns whether a Service requests an address of this node. Then
+    /// [`set_listeners`](Self::set_listeners) matters.
+    #[must_use]
+    pub fn has_own_addresses(&self) -> bool {
+        self.environment.all_own().any(|address| self.index.requesters(address).next().is_some())
+    }
+
+    /// Sets the sockets of this node that take packets from anybody. They keep their ports on this node's
+    /// addresses.
+    pub fn set_listeners(&mut self, listeners: BTreeSet<Listener>) {
+        if self.environment.set_listeners(listeners) {
+            let own = self.environment.all_own().collect();
+            self.mark_requesters(&own);
+        }
+    }
+
+    /// Returns whether the next refresh may change anything.
+    #[must_use]
+    pub fn is_due(&self) -> bool {
+        self.pending.everything || !self.pending.services.is_empty() || !self.pending.nodes.is_empty()
+    }
+
     /// Computes the effects of all changes since the last call, and returns what changed.
     pub fn refresh(&mut self) -> Dirty {
         let pending = std::mem::take(&mut self.pending);
@@ -151,6 +179,8 @@ impl Model {
             services.extend(self.index.services().cloned());
         }
         let mut due = Due::default();
+        let yielding: BTreeSet<ServiceKey> = services.iter().flat_map(|key| self.yield_former(key)).collect();
+        services.extend(yielding);
         for key in &services {
             self.refresh_service(key, &mut due);
         }

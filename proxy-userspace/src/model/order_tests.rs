@@ -253,6 +253,9 @@ proptest! {
             }
         }
         lived.refresh();
+        // Until then, addresses that have left a status are served.
+        lived.model.forget_former(u64::MAX);
+        lived.refresh();
 
         let mut listed = Follower::new(settings);
         listed.model.set_node_addresses(addresses);

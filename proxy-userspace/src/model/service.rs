@@ -26,6 +26,8 @@ pub(super) struct ServiceSpec {
     pub ports: Vec<PortSpec>,
     /// `spec.externalIPs`, each with its index.
     pub external_ips: Vec<(usize, IpAddr)>,
+    /// Whether it is of type LoadBalancer.
+    pub is_load_balancer: bool,
     /// The addresses of `status.loadBalancer.ingress`, each with its index.
     pub ingress: Vec<(usize, IpAddr)>,
     /// `spec.loadBalancerSourceRanges`.
@@ -74,6 +76,7 @@ pub(super) fn read_service(
         families,
         ports: read_ports(raw, kind, notes),
         external_ips: read_addresses("spec.externalIPs", "", external_ips.iter().map(Some), notes),
+        is_load_balancer: kind == Type::LoadBalancer,
         ingress: match kind {
             Type::LoadBalancer => {
                 let addresses = ingress.iter().map(|entry| {

@@ -9,7 +9,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 
 use super::claims::Target;
 use super::compute::{Inputs, compute};
-use super::index::Difference;
+use super::index::{Difference, Index};
 use super::movement::Before;
 use super::node::{NodeSpec, WhichNode};
 use super::problem::{Notes, Topic};
@@ -39,10 +39,18 @@ pub(super) struct Due {
 impl Model {
     pub(super) fn replace_service(&mut self, key: &ObjectKey, service: Option<(&Service, Notes)>) {
         let key = service_key(key);
+        let ingress = |index: &Index| {
+            let spec = index.service(&key).and_then(|stored| stored.spec.as_ref());
+            spec.map(|spec| spec.ingress.iter().map(|(_, address)| *address).collect()).unwrap_or_default()
+        };
+        let before = ingress(&self.index);
         match self.index.set_service(&key, service, &self.settings) {
             Difference::None => return,
-            Difference::Changed => {}
-            Difference::Gone => self.repeat_problems(&key),
+            Difference::Changed => self.note_former(&key, &before),
+            Difference::Gone => {
+                self.note_former(&key, &BTreeSet::new());
+                self.repeat_problems(&key);
+            }
         }
         self.pending.services.insert(key);
     }
@@ -166,7 +174,8 @@ impl Model {
     pub(super) fn refresh_service(&mut self, key: &ServiceKey, due: &mut Due) {
         let (settings, environment) = (&self.settings, &self.environment);
         let (service, slices) = (self.index.service(key), self.index.slices_of(key));
-        let computed = compute(key, Inputs { settings, environment, service, slices });
+        let former: Vec<IpAddr> = self.former.of(key).collect();
+        let computed = compute(key, Inputs { settings, environment, service, slices, former: &former });
         self.problems.set(Owner::Service(key.clone()), computed.problems);
         for family in [Family::V4, Family::V6] {
             let without_address = self.without_address.entry(family).or_default();

@@ -4,6 +4,7 @@ mod conntrack;
 mod decode;
 pub mod ethtool;
 mod host;
+mod listeners;
 mod look;
 mod monitor;
 mod neighbours;
@@ -22,6 +23,7 @@ use nix::net::if_::if_indextoname;
 
 pub use conntrack::{Conntrack, apply as apply_conntrack, set_up as set_up_conntrack};
 pub use host::Host;
+pub use listeners::listeners;
 pub use look::{LinkState, Look, MarkRule, look};
 pub use monitor::follow;
 pub use neighbours::release_for;

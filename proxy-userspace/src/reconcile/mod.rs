@@ -8,9 +8,10 @@
 mod journal;
 mod observer;
 mod patience;
+mod sockets;
 mod uplinks;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::ops::Bound;
 use std::time::Duration;
@@ -28,6 +29,7 @@ use crate::source::{Batch, Listing, SourceEvent};
 use journal::Journal;
 pub use observer::{Observer, Synced};
 use patience::HeldProblems;
+use sockets::Sockets;
 
 /// Time between two attempts of a failed operation.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -66,6 +68,8 @@ pub struct Intervals {
     pub min: Duration,
     /// Time between two full rounds.
     pub max: Duration,
+    /// Time for which an address of this node is served after it has left a Service's status.
+    pub drain: Duration,
 }
 
 /// Reads the first listing into `model`, then waits for this node's own addresses.
@@ -138,6 +142,11 @@ pub struct Reconciler<D> {
     /// End of the wait for endpoints that may be moving between two slices.
     move_until: Option<Instant>,
     held: HeldProblems,
+    sockets: Sockets,
+    /// When addresses of this node end that left a Service's status, and their count until then.
+    former: VecDeque<(Instant, u64)>,
+    /// The count so far.
+    former_seen: u64,
     /// This node's network, and whether it has to be handed to the data plane.
     topology: Option<Topology>,
     topology_due: bool,
@@ -177,6 +186,9 @@ impl<D: Dataplane> Reconciler<D> {
             model_due: true,
             move_until: None,
             held: HeldProblems::default(),
+            sockets: Sockets::default(),
+            former: VecDeque::new(),
+            former_seen: 0,
             topology: None,
             topology_due: false,
             topology_failed: false,
@@ -233,7 +245,8 @@ impl<D: Dataplane> Reconciler<D> {
         if self.topology.is_none() {
             return self.last_sync + self.intervals.max;
         }
-        self.retry_at.map_or(self.part_at, |retry_at| retry_at.min(self.part_at))
+        let former_end = self.former.front().map(|(end, _)| *end);
+        self.retry_at.into_iter().chain(former_end).fold(self.part_at, Instant::min)
     }
 
     /// Returns the end of the wait for an endpoint that may be moving between two slices.
@@ -293,6 +306,9 @@ impl<D: Dataplane> Reconciler<D> {
         }
         self.last_sync = now;
         self.move_until = None;
+        while let Some((_, count)) = self.former.pop_front_if(|(end, _)| *end <= now) {
+            self.model.forget_former(count);
+        }
         self.refresh();
         if self.topology.is_none() {
             return;
@@ -334,6 +350,8 @@ impl<D: Dataplane> Reconciler<D> {
     /// Returns the time until the next call.
     fn housekeep(&mut self) -> Duration {
         let again_in = self.dataplane.housekeep(monotonic_seconds());
+        self.sockets.look(&mut self.model);
+        self.model_due |= self.model.is_due();
         self.check();
         again_in.unwrap_or(HEARTBEAT_INTERVAL).min(HEARTBEAT_INTERVAL)
     }
@@ -382,7 +400,13 @@ impl<D: Dataplane> Reconciler<D> {
     /// Lets the model compute its changes, and tells the node monitor of new nodes.
     fn refresh(&mut self) {
         self.model_due = false;
+        self.sockets.look_if_old(&mut self.model, Instant::now());
         self.dirty.merge(self.model.refresh());
+        let former = self.model.former_addresses();
+        if former > self.former_seen {
+            self.former.push_back((Instant::now() + self.intervals.drain, former));
+            self.former_seen = former;
+        }
         // Without this node's addresses, everything that needs one would be reported as a problem.
         if self.topology.is_some() {
             for problem in self.held.hold_back(self.model.take_problems(), Instant::now()) {

@@ -14,7 +14,11 @@ use crate::dataplane::{Check, SyncFailure};
 use crate::model::{Change, Desired, ModelSettings, Object, PortKey};
 use crate::source::Unread;
 
-const INTERVALS: Intervals = Intervals { min: Duration::from_millis(10), max: Duration::from_secs(30) };
+const INTERVALS: Intervals = Intervals {
+    min: Duration::from_millis(10),
+    max: Duration::from_secs(30),
+    drain: Duration::from_mins(10),
+};
 
 /// A fake data plane that the test can inspect while the task owns it.
 #[derive(Clone, Default)]

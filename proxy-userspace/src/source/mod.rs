@@ -74,7 +74,7 @@ pub enum SourceError {
     Inotify(std::io::Error),
     /// No configuration names the API server.
     #[error(
-        "--source kubernetes: no API server is configured; takes --kubeconfig PATH, the environment's KUBECONFIG, \
+        "no API server is configured; takes --kubeconfig PATH, the environment's KUBECONFIG, \
          ~/.kube/config, or to run in a pod"
     )]
     NoConfiguration,

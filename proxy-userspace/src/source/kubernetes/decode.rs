@@ -4,7 +4,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use k8s_openapi::api::core::v1::{
-    Node, NodeAddress, NodeSpec, NodeStatus, Service, ServiceSpec, ServiceStatus, Taint,
+    Node, NodeAddress, NodeCondition, NodeSpec, NodeStatus, Service, ServiceSpec, ServiceStatus, Taint,
 };
 use k8s_openapi::api::discovery::v1::{
     Endpoint, EndpointConditions, EndpointHints, EndpointPort, EndpointSlice,
@@ -13,6 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use super::NodeParts;
 use super::metadata::{Annotations, Labels};
 use crate::source::{Kind, Object, ObjectKey};
 
@@ -45,9 +46,8 @@ pub(super) struct Undecodable {
     pub message: String,
 }
 
-/// Parses one object. A Node other than `own_node` is reduced to its addresses and the reason why
-/// it has no agent.
-pub(super) fn decode(kind: Kind, json: &str, own_node: &str) -> Result<Decoded, Box<Undecodable>> {
+/// Parses one object. A Node is reduced to `nodes`.
+pub(super) fn decode(kind: Kind, json: &str, nodes: &NodeParts) -> Result<Decoded, Box<Undecodable>> {
     match kind {
         Kind::Service => read(kind, json, |wire: WireService| {
             let version = wire.metadata.version(json);
@@ -68,8 +68,7 @@ pub(super) fn decode(kind: Kind, json: &str, own_node: &str) -> Result<Decoded, 
             })
         }),
         Kind::Node => read(kind, json, |wire: WireNode| {
-            let is_own = wire.metadata.name.as_deref() == Some(own_node);
-            let (metadata, node) = node(wire, is_own);
+            let (metadata, node) = node(wire, nodes);
             // The kubelet reports a Node's health all the time. That is no new version for the
             // agent.
             let version = hash(&(&metadata.labels, metadata.deletion_timestamp.is_some(), contents(&node)));
@@ -238,26 +237,61 @@ struct WireNodeSpec {
 #[derive(Default, Deserialize)]
 struct WireNodeStatus {
     addresses: Option<Vec<NodeAddress>>,
+    conditions: Option<Vec<WireCondition>>,
 }
 
-fn node(wire: WireNode, is_own: bool) -> (WireMeta, Node) {
-    let status = NodeStatus { addresses: wire.status.unwrap_or_default().addresses, ..NodeStatus::default() };
-    let (metadata, taints) = if is_own {
+#[derive(Deserialize)]
+struct WireCondition {
+    #[serde(rename = "type")]
+    type_: String,
+    status: String,
+}
+
+/// The condition that tells whether a Node's kubelet is well.
+const READY: &str = "Ready";
+
+fn node(wire: WireNode, parts: &NodeParts) -> (WireMeta, Node) {
+    let status = wire.status.unwrap_or_default();
+    let is_whole = match parts {
+        NodeParts::OfOne(name) => wire.metadata.name.as_ref() == Some(name),
+        NodeParts::OfAll => true,
+    };
+    let (metadata, taints) = if is_whole {
         (wire.metadata, wire.spec.unwrap_or_default().taints)
     } else {
         let labels = wire.metadata.labels.and_then(Labels::of_another_system);
         (WireMeta { labels, annotations: None, ..wire.metadata }, None)
     };
+    // An agent serves a node that is not ready, too.
+    let conditions = status.conditions.filter(|_| *parts == NodeParts::OfAll);
+    let status = NodeStatus {
+        addresses: status.addresses,
+        conditions: conditions.map(ready),
+        ..NodeStatus::default()
+    };
     let spec = NodeSpec { taints, ..NodeSpec::default() };
     (metadata, Node { spec: Some(spec), status: Some(status), ..Node::default() })
+}
+
+/// Returns the condition Ready without its times and texts, which change all the time.
+fn ready(conditions: Vec<WireCondition>) -> Vec<NodeCondition> {
+    let ready = conditions.into_iter().filter(|condition| condition.type_ == READY);
+    let kept = |one: WireCondition| NodeCondition {
+        type_: one.type_,
+        status: one.status,
+        ..NodeCondition::default()
+    };
+    ready.map(kept).collect()
 }
 
 /// Returns the parts of a Node that are kept, besides its metadata, in a form that can be hashed.
 fn contents(node: &Node) -> (Vec<[&str; 2]>, Vec<[&str; 3]>) {
     let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
+    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
     let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    let conditions = conditions.map(|condition| [condition.type_.as_str(), &condition.status]);
     (
-        addresses.map(|address| [address.type_.as_str(), &address.address]).collect(),
+        addresses.map(|address| [address.type_.as_str(), &address.address]).chain(conditions).collect(),
         taints
             .map(|taint| [taint.key.as_str(), taint.value.as_deref().unwrap_or_default(), &taint.effect])
             .collect(),

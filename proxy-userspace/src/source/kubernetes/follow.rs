@@ -20,7 +20,7 @@ use super::progress::Progress;
 use super::query::{HttpRequest, Query};
 use super::report::{Reports, problem};
 use super::wire::{Bookmark, Event, EventType, Page, parse};
-use super::{KubernetesSettings, Timing};
+use super::{KubernetesSettings, NodeParts, Timing};
 use crate::source::{Batch, Change, Kind, ObjectKey, Severity, SourceEvent};
 
 /// Failed attempts at a watch before a new listing. The server may never know the version again, as
@@ -56,7 +56,7 @@ pub(super) struct Follower {
     kind: Kind,
     link: Link,
     query: Query,
-    own_node: String,
+    nodes: NodeParts,
     timing: Timing,
     output: Output,
     known: Known,
@@ -102,7 +102,7 @@ impl Follower {
             kind,
             link: Link { client, idle: timing.idle },
             query: Query::new(kind, settings.service_proxy_name.as_deref(), timing.watch),
-            own_node: settings.node_name.clone(),
+            nodes: settings.nodes.clone(),
             timing,
             output,
             known: Known::of(kind),
@@ -360,7 +360,7 @@ impl Follower {
     }
 
     fn upsert(&mut self, json: &RawValue) {
-        match decode(self.kind, json.get(), &self.own_node) {
+        match decode(self.kind, json.get(), &self.nodes) {
             Ok(decoded) => {
                 self.advance(&decoded.identity.resource_version);
                 if self.known.meet(&decoded.identity) {

@@ -53,11 +53,21 @@ use super::{Batch, Kind, SourceError};
 /// The settings of the API server as a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KubernetesSettings {
-    /// The Node that is read whole; of others only the addresses matter.
-    pub node_name: String,
+    /// The parts of Nodes that are read.
+    pub nodes: NodeParts,
     /// The value of the label `service.kubernetes.io/service-proxy-name` of the Services to serve;
     /// `None` = those without it.
     pub service_proxy_name: Option<String>,
+}
+
+/// The parts of Nodes that are read. A change in any other part is none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodeParts {
+    /// Labels, annotations, taints and addresses of the Node with this name; of others the addresses, and a
+    /// foreign operating system.
+    OfOne(String),
+    /// Labels, taints, addresses and the condition Ready of all.
+    OfAll,
 }
 
 /// The time limits.

@@ -56,7 +56,8 @@ impl Drop for Files {
 /// Starts a source for the server that a kubeconfig names.
 async fn follow(kubeconfig: &Path) -> (Receiver<Batch>, JoinHandle<()>) {
     let connection = connect(Some(kubeconfig), Signs::default()).await.unwrap();
-    let settings = KubernetesSettings { node_name: "node1".to_owned(), service_proxy_name: None };
+    let settings =
+        KubernetesSettings { nodes: NodeParts::OfOne("node1".to_owned()), service_proxy_name: None };
     let (sender, events) = channel(64);
     let task = tokio::spawn(async move { follow_all(&connection, &settings, &sender, TIMING).await });
     (events, task)
@@ -111,7 +112,7 @@ fn without_a_flag_the_environment_says_where_the_configuration_is() {
     assert_eq!(with(&[home_variable, pod, ("KUBECONFIG", "/a:/b")]), variable);
     assert_eq!(
         SourceError::NoConfiguration.to_string(),
-        "--source kubernetes: no API server is configured; takes --kubeconfig PATH, the environment's KUBECONFIG, \
+        "no API server is configured; takes --kubeconfig PATH, the environment's KUBECONFIG, \
          ~/.kube/config, or to run in a pod"
     );
 }

@@ -47,7 +47,7 @@ impl Bench {
         let (server_name, signs) = (format!("http://{}", server.address), Signs::default());
         let connection = Connection { client, server: server_name, hint: None, signs: signs.clone() };
         let settings = KubernetesSettings {
-            node_name: "node1".to_owned(),
+            nodes: NodeParts::OfOne("node1".to_owned()),
             service_proxy_name: service_proxy_name.map(str::to_owned),
         };
         let (sender, events) = channel(64);
