@@ -8,6 +8,7 @@ pub mod agent;
 pub mod check;
 pub mod cli;
 pub mod config;
+pub mod controller;
 pub mod dataplane;
 pub mod echo;
 pub mod events;

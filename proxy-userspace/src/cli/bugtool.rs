@@ -220,8 +220,8 @@ mod tests {
 
     #[test]
     fn the_archive_has_every_command_that_only_reads_and_help_names_them() {
-        const OTHERS: [&str; 8] =
-            ["agent", "explain", "bugtool", "cleanup", "completion", "man", "echo", "probe"];
+        const OTHERS: [&str; 9] =
+            ["agent", "controller", "explain", "bugtool", "cleanup", "completion", "man", "echo", "probe"];
         let command = command();
         let bugtool = command.find_subcommand("bugtool").unwrap();
         let help = bugtool.get_long_about().unwrap().to_string();

@@ -10,6 +10,7 @@ pub(crate) mod bugtool;
 mod check;
 mod cleanup;
 mod complete;
+mod controller;
 mod counters;
 mod echo;
 mod error;
@@ -40,7 +41,7 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::agent;
-use crate::config::{AgentArgs, Settings, Task};
+use crate::config::{AgentArgs, ControllerArgs, Settings, Task};
 #[cfg(test)]
 pub(crate) use argument::parsed;
 pub(crate) use check::summary as check_summary;
@@ -64,6 +65,10 @@ struct Cli {
 enum Command {
     /// Run the agent: watch Services, EndpointSlices and Nodes, and keep the data path in sync with them
     Agent(Box<AgentArgs>),
+    /// Run the controller: give Services of type LoadBalancer the addresses of nodes
+    ///
+    /// It needs no rights on its node, and runs once or a few times in a cluster. One of them writes, by a Lease.
+    Controller(Box<ControllerArgs>),
     /// Show whether the node is ready, what serves on it, what it drops, and its problems
     Status(status::StatusArgs),
     /// Ask the agent whether this node is ready; status 4 and the failing conditions if it is not
@@ -187,6 +192,7 @@ fn execute(command: Command) -> Result<(), CliError> {
             };
             Ok(result?)
         }
+        Command::Controller(args) => controller::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Ready(args) => ready::run(&args),
         Command::Services(args) => services::run(&args),

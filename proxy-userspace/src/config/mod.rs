@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod controller;
 mod error;
 pub mod file;
 mod ipvs;
@@ -19,6 +20,7 @@ use std::time::Duration;
 use proxy_common::timeouts::Timeouts;
 
 pub use args::AgentArgs;
+pub use controller::{ControllerArgs, NODE_IP_CLASS};
 pub use error::{ConfigError, Refused};
 pub use file::Remark;
 pub use ipvs::IpvsArgs;
@@ -34,6 +36,8 @@ use crate::node::{Conntrack, DevicePattern, NodeSettings, XdpUse};
 /// The ports of kube-proxy.
 const HEALTHZ_PORT: u16 = 10256;
 const METRICS_PORT: u16 = 10249;
+/// The port of `millrace controller`, beside those of kube-proxy and the agent.
+const CONTROLLER_PORT: u16 = 10270;
 
 /// The settings of the agent, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]

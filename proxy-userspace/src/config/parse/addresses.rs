@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::Refused;
-use crate::config::{HEALTHZ_PORT, METRICS_PORT};
+use crate::config::{CONTROLLER_PORT, HEALTHZ_PORT, METRICS_PORT};
 use crate::dataplane::ebpf::{OuterSource, OwnSource};
 use crate::model::NodePortAddresses;
 
@@ -43,6 +43,11 @@ pub fn healthz_address(text: &str) -> Result<BindAddress, Refused> {
 /// Reads the address of the metrics server.
 pub fn metrics_address(text: &str) -> Result<BindAddress, Refused> {
     bind_address(text, METRICS_PORT)
+}
+
+/// Reads the address of the controller's server.
+pub fn controller_address(text: &str) -> Result<BindAddress, Refused> {
+    bind_address(text, CONTROLLER_PORT)
 }
 
 /// Reads an address with or without a port; empty text is no server.

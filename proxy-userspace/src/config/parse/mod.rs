@@ -12,10 +12,13 @@ use super::error::Refused;
 
 pub use addresses::{BindAddress, NodePortRange, OuterSourceItem};
 pub use addresses::{
-    healthz_address, ip_addresses, metrics_address, node_port_range, node_ports, outer_source,
+    controller_address, healthz_address, ip_addresses, metrics_address, node_port_range, node_ports,
+    outer_source,
 };
 pub use addresses::{outer_source_item, range};
-pub use names::{absolute_path, device, device_pattern, node_name, service_proxy_name, source};
+pub use names::{
+    absolute_path, class, device, device_pattern, namespace, node_name, service_proxy_name, source,
+};
 pub use numbers::{LONGEST_MAX_SYNC, LONGEST_MIN_SYNC, LONGEST_TIMEOUT, conntrack_seconds, drain, entries};
 pub use numbers::{flow_table_size, in_seconds, maglev_size, mark, max_sync_interval, min_sync_interval};
 pub use numbers::{seconds, snat_ports};

@@ -34,6 +34,23 @@ pub fn service_proxy_name(text: &str) -> Result<String, Refused> {
     }
 }
 
+/// Reads a load balancer's class, which has the form of a label's name.
+pub fn class(text: &str) -> Result<String, Refused> {
+    let is_part =
+        |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+    if text.split('/').count() <= 2 && text.split('/').all(is_part) {
+        Ok(text.to_owned())
+    } else {
+        Err(Refused::new(text, "a class such as millrace.dev/node-ip"))
+    }
+}
+
+pub fn namespace(text: &str) -> Result<String, Refused> {
+    let is_usable = (1..=63).contains(&text.len())
+        && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
+    if is_usable { Ok(text.to_owned()) } else { Err(Refused::new(text, "the name of a namespace")) }
+}
+
 pub fn device(text: &str) -> Result<String, Refused> {
     let is_usable =
         (1..=15).contains(&text.len()) && !text.contains(|c: char| c == '/' || c == '*' || c.is_whitespace());

@@ -75,6 +75,7 @@ const AGENT: Layout = Layout {
                 "faces",
             ],
         },
+        Uses { name: "controller", may_use: &["model", "source", "http"] },
         Uses { name: "echo", may_use: &[] },
         Uses {
             name: "cli",
@@ -88,6 +89,7 @@ const AGENT: Layout = Layout {
                 "echo",
                 "health",
                 "agent",
+                "controller",
             ],
         },
         Uses { name: "kubectl", may_use: &["config", "check", "echo", "cli"] },
@@ -116,6 +118,12 @@ pub const NEVER: &[Never] = &[
     },
     Never {
         package: "millrace",
+        folder: "controller/plan",
+        paths: IMPURE,
+        why: "the plan of addresses does no I/O and reads no clock",
+    },
+    Never {
+        package: "millrace",
         folder: "model",
         paths: &["std::collections::HashMap", "std::collections::HashSet"],
         why: "the same input gives the same output, so its order is ours",
@@ -136,7 +144,7 @@ pub const ONLY: &[Only] = &[
     Only {
         package: "millrace",
         krate: "kube*",
-        folders: &["source", "events", "kubectl"],
+        folders: &["source", "events", "controller", "kubectl"],
         why: "the API server",
     },
     Only { package: "millrace", krate: "rtnetlink", folders: &["node"], why: "the node's network" },

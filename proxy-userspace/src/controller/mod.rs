@@ -1,0 +1,309 @@
+//! `millrace controller`: gives Services of type LoadBalancer the addresses of nodes.
+//!
+//! It needs other rights than the agents: it writes statuses. So it runs apart from them, in a Deployment.
+//! The agents serve the addresses like those of any other load balancer.
+
+pub mod lease;
+mod pages;
+pub mod plan;
+mod status;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use futures_util::stream::{self, StreamExt};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ObjectReference, Service};
+use kube::api::{Patch, PatchParams};
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use kube::{Api, Client};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until, timeout};
+use tracing::{debug, info, warn};
+
+use crate::http::serve_at;
+use crate::model::ServiceKey;
+use crate::source::kubernetes::{KubernetesSettings, NodeParts, connect, explain_refusal, watch as follow};
+use crate::source::{Batch, Signs, SourceError, SourceEvent};
+use lease::Leadership;
+use pages::Figures;
+use plan::{Classes, Cluster, Wanted};
+use status::{Notice, Statement, Statuses};
+
+/// The reporting controller of our Events.
+const CONTROLLER: &str = "millrace-controller";
+/// Batches that may wait.
+const BATCHES: usize = 4;
+/// Wait for changes that come together, such as all EndpointSlices of a Service.
+const GATHER: Duration = Duration::from_millis(50);
+/// The first and the longest wait before failed writes are tried again.
+const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// Requests at one time.
+const CONCURRENT: usize = 8;
+/// An API server that takes longer is overloaded. It is less than the rest of a leadership that another
+/// process waits for.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(4);
+
+/// The settings of the controller, checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The kubeconfig; `None` = the environment's.
+    pub kubeconfig: Option<PathBuf>,
+    /// The Services that get addresses.
+    pub classes: Classes,
+    /// The value of the label `service.kubernetes.io/service-proxy-name` of the Services; `None` = those
+    /// without it.
+    pub service_proxy_name: Option<String>,
+    /// The Lease's namespace; `None` = the one of the pod or of the kubeconfig.
+    pub lease_namespace: Option<String>,
+    /// The address of the HTTP server; `None` = none.
+    pub bind_address: Option<SocketAddr>,
+    /// This process's name in the Lease and in Events; another one in each process.
+    pub identity: String,
+}
+
+/// Runs until `stop` is closed.
+pub async fn run(settings: Settings, stop: watch::Receiver<()>) -> Result<(), SourceError> {
+    let signs = Signs::default();
+    let figures = Figures::default();
+    let connection = connect(settings.kubeconfig.as_deref(), signs.clone()).await?;
+    let client = connection.client.clone();
+    info!(
+        version = env!("CARGO_PKG_VERSION"),
+        identity = settings.identity,
+        class = settings.classes.name,
+        is_default = settings.classes.is_default,
+        "the controller starts"
+    );
+    let server = settings.bind_address.map(|address| {
+        tokio::spawn(serve_at("--bind-address", address, pages::router(&figures, signs), stop.clone()))
+    });
+    let (sender, batches) = mpsc::channel(BATCHES);
+    let wanted = KubernetesSettings {
+        nodes: NodeParts::OfAll,
+        service_proxy_name: settings.service_proxy_name.clone(),
+    };
+    let source = tokio::spawn(follow(connection, wanted, sender));
+    let namespace = settings.lease_namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
+    let (leadership, election) =
+        lease::elect(client.clone(), &namespace, settings.identity.clone(), stop.clone());
+    let controller = Controller {
+        recorder: recorder(&client, &settings.identity),
+        client,
+        cluster: Cluster::new(settings.classes),
+        statuses: Statuses::default(),
+        figures,
+        leadership,
+        is_listed: false,
+        due: None,
+        failures: 0,
+    };
+    controller.run(batches, stop).await;
+    source.abort();
+    // The Lease is given back, so that another process begins at once.
+    let _ = election.await;
+    if let Some(server) = server {
+        let _ = server.await;
+    }
+    Ok(())
+}
+
+fn recorder(client: &Client, identity: &str) -> Recorder {
+    let reporter = Reporter { controller: CONTROLLER.to_owned(), instance: Some(identity.to_owned()) };
+    Recorder::new(client.clone(), reporter)
+}
+
+/// The task that owns the objects and writes statuses.
+struct Controller {
+    client: Client,
+    recorder: Recorder,
+    cluster: Cluster,
+    statuses: Statuses,
+    figures: Figures,
+    leadership: Leadership,
+    /// Whether everything was listed once. Before that no object may count as missing.
+    is_listed: bool,
+    /// When statuses are to be compared again.
+    due: Option<Instant>,
+    /// Comparisons in a row after which a write failed.
+    failures: u32,
+}
+
+impl Controller {
+    async fn run(mut self, mut batches: mpsc::Receiver<Batch>, mut stop: watch::Receiver<()>) {
+        loop {
+            let due = self.due.into_iter().chain(self.statuses.due(Instant::now())).min();
+            let wait = async {
+                match due {
+                    Some(due) => sleep_until(due).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                _ = stop.changed() => return,
+                batch = batches.recv() => match batch {
+                    Some(batch) => self.apply(batch),
+                    None => return,
+                },
+                is_held_on = self.leadership.changed() => {
+                    if !is_held_on {
+                        return;
+                    }
+                    // What another leader did meanwhile is unknown.
+                    self.statuses.forget();
+                    self.figures.leads.set(i64::from(self.leadership.is_held()));
+                    self.count(&BTreeMap::new());
+                    self.due = Some(Instant::now());
+                }
+                () = wait => self.write().await,
+            }
+        }
+    }
+
+    fn apply(&mut self, batch: Batch) {
+        for event in batch {
+            match event {
+                SourceEvent::Change(change) => {
+                    if let Some(key) = self.cluster.apply(change) {
+                        let exists = self.cluster.current(&key).is_some();
+                        self.statuses.heard(&key, exists);
+                    }
+                }
+                SourceEvent::Listed(_) => self.is_listed = true,
+                SourceEvent::Problem(problem) => warn!("{problem}"),
+            }
+        }
+        self.due.get_or_insert(Instant::now() + GATHER);
+    }
+
+    /// Writes the statuses that differ from the wanted ones, if this process leads.
+    async fn write(&mut self) {
+        self.due = None;
+        if !self.is_listed || !self.leadership.is_held() {
+            return;
+        }
+        let now = Instant::now();
+        let (mut statements, mut notices) = (BTreeMap::new(), Vec::new());
+        let wanted = self.cluster.wanted();
+        for (key, wanted) in &wanted {
+            let Some(current) = self.cluster.current(key) else { continue };
+            let (statement, news) = self.statuses.compare(key, wanted, current, now);
+            notices.extend(news.into_iter().map(|notice| (key.clone(), notice)));
+            if let Some(statement) = statement {
+                statements.insert(key.clone(), statement);
+            }
+        }
+        self.count(&wanted);
+        let failed = self.write_all(statements).await;
+        self.tell_all(notices).await;
+        if failed == 0 {
+            self.failures = 0;
+        } else {
+            let wait = RETRY.0.saturating_mul(1 << self.failures.min(8)).min(RETRY.1);
+            self.failures = self.failures.saturating_add(1);
+            self.due = Some(Instant::now() + wait);
+        }
+    }
+
+    fn count(&self, wanted: &BTreeMap<ServiceKey, Wanted>) {
+        for state in STATES {
+            let count = wanted.values().filter(|wanted| state_of(wanted) == state).count();
+            self.figures
+                .services
+                .get_or_create(&[("state", state)])
+                .set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+    }
+
+    /// Returns the number of statuses that could not be written.
+    async fn write_all(&mut self, statements: BTreeMap<ServiceKey, Statement>) -> usize {
+        let (client, leadership) = (&self.client, &self.leadership);
+        let writes = statements.into_iter().map(|(key, statement)| async move {
+            // Each write checks this: many of them may take longer than the leadership lasts.
+            let result =
+                if leadership.is_held() { patch(client, &key, &statement).await } else { Ok(Patched::Not) };
+            (key, statement, result)
+        });
+        let results: Vec<_> = stream::iter(writes).buffer_unordered(CONCURRENT).collect().await;
+        let mut failed = 0;
+        for (key, statement, result) in results {
+            match result {
+                Ok(Patched::Written) => {
+                    let addresses = statement.addresses.as_ref().map(|list| format!("{list:?}"));
+                    info!(service = %key, addresses, conflict = statement.conflict, "status written");
+                    self.statuses.wrote(&key, statement);
+                    self.figures.writes.get_or_create(&[("result", "ok")]).inc();
+                }
+                Ok(Patched::Not) => {}
+                Err(error) => {
+                    if failed == 0 && self.failures == 0 {
+                        warn!(service = %key, error, "the status can't be written; tried again");
+                    }
+                    self.figures.writes.get_or_create(&[("result", "error")]).inc();
+                    failed += 1;
+                }
+            }
+        }
+        failed
+    }
+
+    async fn tell_all(&self, notices: Vec<(ServiceKey, Notice)>) {
+        for (key, notice) in notices {
+            warn!(service = %key, reason = notice.reason, "{}", notice.note);
+            let reference = ObjectReference {
+                api_version: Some("v1".to_owned()),
+                kind: Some("Service".to_owned()),
+                name: Some(key.name.clone()),
+                namespace: Some(key.namespace.clone()),
+                uid: self.cluster.uid(&key).map(str::to_owned),
+                ..ObjectReference::default()
+            };
+            let event = Event {
+                type_: EventType::Warning,
+                reason: notice.reason.to_owned(),
+                note: Some(notice.note),
+                action: "GiveAddress".to_owned(),
+                secondary: None,
+            };
+            match timeout(WRITE_TIMEOUT, self.recorder.publish(&event, &reference)).await {
+                Ok(Ok(())) => {}
+                failed => {
+                    debug!(service = %key, ?failed, "the Event can't be written; it is in the log only")
+                }
+            }
+        }
+    }
+}
+
+/// The states of a Service, for the metric.
+const STATES: [&str; 4] = ["served", "conflict", "no_node", "no_endpoint"];
+
+fn state_of(wanted: &Wanted) -> &'static str {
+    match wanted {
+        Wanted { shortage: Some(_), .. } => "no_node",
+        Wanted { conflict: Some(_), .. } => "conflict",
+        Wanted { addresses: Some(addresses), .. } if addresses.is_empty() => "no_endpoint",
+        _ => "served",
+    }
+}
+
+enum Patched {
+    Written,
+    /// The Service is gone, or another process leads.
+    Not,
+}
+
+async fn patch(client: &Client, key: &ServiceKey, statement: &Statement) -> Result<Patched, String> {
+    let services = Api::<Service>::namespaced(client.clone(), &key.namespace);
+    let body = Patch::Strategic(statement.patch(&Timestamp::now().to_string()));
+    let parameters = PatchParams { field_manager: Some(CONTROLLER.to_owned()), ..PatchParams::default() };
+    match timeout(WRITE_TIMEOUT, services.patch_status(&key.name, &parameters, &body)).await {
+        Ok(Ok(_)) => Ok(Patched::Written),
+        Ok(Err(kube::Error::Api(status))) if status.code == 404 => Ok(Patched::Not),
+        Ok(Err(error)) => Err(explain_refusal(&error)),
+        Err(_) => Err(format!("no answer within {} s", WRITE_TIMEOUT.as_secs())),
+    }
+}

@@ -1,0 +1,77 @@
+//! What of a Node decides whether its addresses are given to Services.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Node;
+
+use super::service::Pool;
+
+/// A Node's name.
+pub type NodeName = Arc<str>;
+
+/// The label that puts nodes into a pool, and names the pool of a Service.
+pub const POOL_LABEL: &str = "millrace.dev/lb-pool";
+/// The labels of k3s with the same purpose.
+pub(super) const K3S_POOL_LABEL: &str = "svccontroller.k3s.cattle.io/lbpool";
+const K3S_ENABLE_LABEL: &str = "svccontroller.k3s.cattle.io/enablelb";
+/// The label that keeps a node out of every load balancer.
+const EXCLUDE_LABEL: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
+/// The cluster autoscaler's taint on a node that it is about to remove.
+const AUTOSCALER_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
+
+/// A Node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct NodeFacts {
+    pub internal: Vec<IpAddr>,
+    pub external: Vec<IpAddr>,
+    pub is_ready: bool,
+    /// Whether the node is to have no new clients at all.
+    is_excluded: bool,
+    /// The value of k3s' label that chooses the nodes with a load balancer, if the node has it.
+    enable: Option<String>,
+    k3s_pool: Option<String>,
+    pool: Option<String>,
+}
+
+impl NodeFacts {
+    pub fn of(node: &Node) -> Self {
+        let label = |name: &str| node.metadata.labels.as_ref().and_then(|labels| labels.get(name));
+        let status = node.status.as_ref();
+        let entries = || status.iter().flat_map(|status| status.addresses.iter().flatten());
+        // The agents report an address that can't be read.
+        let of_type = |wanted: &str| {
+            let entries = entries().filter(|entry| entry.type_ == wanted);
+            entries.filter_map(|entry| entry.address.parse().ok()).collect()
+        };
+        let conditions = status.iter().flat_map(|status| status.conditions.iter().flatten());
+        let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+        Self {
+            internal: of_type("InternalIP"),
+            external: of_type("ExternalIP"),
+            is_ready: conditions.into_iter().any(|one| one.type_ == "Ready" && one.status == "True"),
+            is_excluded: label(EXCLUDE_LABEL).is_some()
+                || node.metadata.deletion_timestamp.is_some()
+                || taints.into_iter().any(|taint| taint.key == AUTOSCALER_TAINT),
+            enable: label(K3S_ENABLE_LABEL).cloned(),
+            k3s_pool: label(K3S_POOL_LABEL).cloned(),
+            pool: label(POOL_LABEL).cloned(),
+        }
+    }
+
+    /// Returns whether the node has k3s' label that chooses nodes. If any node has it, only those count
+    /// where it says `true`, and only then k3s heeds its pools.
+    pub const fn takes_part_in_choice(&self) -> bool {
+        self.enable.is_some()
+    }
+
+    /// Returns whether the node may have the traffic of Services with this pool. `has_choice`: whether any
+    /// node has k3s' label.
+    pub fn serves(&self, pool: &Pool, has_choice: bool) -> bool {
+        let is_chosen = !has_choice
+            || (self.enable.as_deref() == Some("true")
+                && pool.k3s.as_ref().is_none_or(|pool| self.k3s_pool.as_ref() == Some(pool)));
+        let is_in_pool = pool.own.as_ref().is_none_or(|pool| self.pool.as_ref() == Some(pool));
+        !self.is_excluded && is_chosen && is_in_pool
+    }
+}
