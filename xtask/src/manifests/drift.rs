@@ -30,7 +30,9 @@ pub fn check(renderer: &Renderer<'_>) -> Result<()> {
     let composed = renderer.compose(BASE, "beside-kube-proxy")?;
     same("beside-kube-proxy", &chart, &composed, Addresses::Left)?;
     let chart = renderer.template(&renderer.values_of("kind"))?;
-    same("cleanup", &chart, &renderer.build(&folder("cleanup"))?, Addresses::Left)
+    same("cleanup", &chart, &renderer.build(&folder("cleanup"))?, Addresses::Left)?;
+    let chart = renderer.template_with("k8sServiceHost=192.0.2.10,serviceLB.enabled=true")?;
+    same("controller", &chart, &renderer.build(&folder("controller"))?, Addresses::Left)
 }
 
 /// Whether the two have the same address of the API server.

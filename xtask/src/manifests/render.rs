@@ -71,7 +71,10 @@ impl Renderer<'_> {
     /// Returns the kustomize folders that can be applied as they are.
     pub fn folders(&self) -> Result<Vec<PathBuf>> {
         let mut folders = entries(&self.workspace.root.join("manifests/overlays"))?;
-        folders.extend([BASE, "manifests/cleanup"].map(|folder| self.workspace.root.join(folder)));
+        folders.extend(
+            [BASE, "manifests/cleanup", "manifests/controller"]
+                .map(|folder| self.workspace.root.join(folder)),
+        );
         Ok(folders)
     }
 

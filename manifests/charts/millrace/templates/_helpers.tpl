@@ -29,6 +29,11 @@ app.kubernetes.io/name: millrace-cleanup
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
+{{- define "millrace.controllerSelector" -}}
+app.kubernetes.io/name: millrace-controller
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
 {{- define "millrace.image" -}}
 {{- with .Values.image.registry }}{{ trimSuffix "/" . }}/{{ end -}}
 {{ .Values.image.repository }}
