@@ -20,6 +20,7 @@ mod node;
 mod ready;
 mod scene;
 mod server;
+mod service_lb;
 mod services;
 mod traffic;
 mod uninstall;

@@ -88,6 +88,13 @@ impl Credentials {
         Ok(self.path(file))
     }
 
+    /// Writes a kubeconfig with a token.
+    pub(super) fn token_kubeconfig(&self, file: &str, server: SocketAddr, token: &str) -> Result<PathBuf> {
+        let cluster = json!({"server": url(server), "certificate-authority": self.path(Trust::Own.file())});
+        self.write_kubeconfig(file, &cluster, &json!({ "token": token }))?;
+        Ok(self.path(file))
+    }
+
     /// Returns the kubeconfig of an administrator.
     #[must_use]
     pub fn admin_kubeconfig(&self) -> PathBuf {

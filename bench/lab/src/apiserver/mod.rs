@@ -36,6 +36,8 @@ const START_LIMIT: Duration = Duration::from_mins(2);
 /// The agents' ServiceAccount, as manifests/base names it.
 const NAMESPACE: &str = "kube-system";
 const ACCOUNT: &str = "millrace";
+/// The controller's, as manifests/controller names it.
+const CONTROLLER: &str = "millrace-controller";
 
 /// An API server and its etcd. They are killed on drop, and with the test's process at the latest.
 #[derive(Debug)]
@@ -95,6 +97,14 @@ impl ApiServer {
     #[must_use]
     pub fn kubeconfig(&self) -> &Path {
         self.credentials.agent_kubeconfig()
+    }
+
+    /// Gives the controller's ServiceAccount the rights of manifests/controller/rbac.yaml, and returns a
+    /// kubeconfig of it for nodes.
+    pub fn controller_kubeconfig(&self) -> Result<PathBuf> {
+        self.admin.put_all(programs::rbac("controller", NAMESPACE)?)?;
+        let token = self.admin.token(NAMESPACE, CONTROLLER)?;
+        self.credentials.token_kubeconfig("controller.kubeconfig", self.address, &token)
     }
 
     /// Returns the kubeconfig of an administrator on the server's own machine.
@@ -217,7 +227,7 @@ impl ApiServer {
     /// Gives the agents the rights of manifests/base/rbac.yaml.
     pub fn grant(&self) -> Result<()> {
         self.admin.put(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}))?;
-        self.admin.put_all(programs::rbac(NAMESPACE)?)
+        self.admin.put_all(programs::rbac("base", NAMESPACE)?)
     }
 }
 

@@ -72,15 +72,16 @@ impl Programs {
     }
 }
 
-/// Returns the objects of manifests/base/rbac.yaml, in `namespace` as its kustomization would put
+/// Returns the objects of rbac.yaml in a folder of manifests, in `namespace` as its kustomization would put
 /// them.
-pub(super) fn rbac(namespace: &str) -> Result<Vec<Value>> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../manifests/base/rbac.yaml");
+pub(super) fn rbac(folder: &str, namespace: &str) -> Result<Vec<Value>> {
+    const NAMESPACED: [&str; 3] = ["ServiceAccount", "Role", "RoleBinding"];
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../manifests").join(folder).join("rbac.yaml");
     let text = std::fs::read_to_string(&path).with_context(|| format!("can't read {}", path.display()))?;
     let documents = serde_norway::Deserializer::from_str(&text).map(Value::deserialize);
     let mut objects: Vec<Value> = documents.collect::<Result<_, _>>().context("rbac.yaml is no YAML")?;
     for object in &mut objects {
-        if object.get("kind").and_then(Value::as_str) == Some("ServiceAccount") {
+        if object.get("kind").and_then(Value::as_str).is_some_and(|kind| NAMESPACED.contains(&kind)) {
             let metadata = object.pointer_mut("/metadata").and_then(Value::as_object_mut);
             metadata.context("an object without metadata")?.insert("namespace".into(), namespace.into());
         }
