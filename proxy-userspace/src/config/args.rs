@@ -83,7 +83,8 @@ pub struct AgentArgs {
     pub init_only: Option<bool>,
     /// Time for existing connections to end after a mode change [default: 3600]
     ///
-    /// The connections of the former mode that are left then are cut.
+    /// The connections of the former mode that are left then are cut. For the same time, an address of this node is served
+    /// after it has left the status of a Service.
     #[arg(
         long, help_heading = DATA_PLANE, value_name = "SECONDS", value_parser = parse::drain,
         allow_negative_numbers = true

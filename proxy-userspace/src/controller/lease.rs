@@ -38,8 +38,16 @@ pub struct Leadership {
 
 impl Leadership {
     /// Returns whether this process leads now.
+    #[must_use]
     pub fn is_held(&self) -> bool {
         self.until.borrow().is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Returns whether this process may lead soon without a change being told: its time is over, and it
+    /// still tries to renew the Lease.
+    #[must_use]
+    pub fn is_in_doubt(&self) -> bool {
+        self.until.borrow().is_some() && !self.is_held()
     }
 
     /// Waits until this process has begun or ceased to lead. Returns `false` if no election is held any
@@ -58,6 +66,7 @@ impl Leadership {
 /// Starts the election in a namespace. The Lease is given back when `stop` is closed.
 ///
 /// `identity` must be another one in each process. The task ends after that.
+#[must_use]
 pub fn elect(
     client: Client,
     namespace: &str,
@@ -115,7 +124,7 @@ impl Election {
                 }
                 self.failing = Some(why);
                 // A leader that can't renew goes on until its time is over.
-                if self.until.borrow().is_some_and(|until| until <= begun) {
+                if self.until.borrow().is_some_and(|until| until <= Instant::now()) {
                     self.set(None);
                 }
             }

@@ -7,6 +7,7 @@ pub mod lease;
 mod pages;
 pub mod plan;
 mod status;
+mod tell;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,13 +16,12 @@ use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ObjectReference, Service};
+use k8s_openapi::api::core::v1::Service;
 use kube::api::{Patch, PatchParams};
-use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Api, Client};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
-use tracing::{debug, info, warn};
+use tracing::{error, info, warn};
 
 use crate::http::serve_at;
 use crate::model::ServiceKey;
@@ -29,8 +29,10 @@ use crate::source::kubernetes::{KubernetesSettings, NodeParts, connect, explain_
 use crate::source::{Batch, Signs, SourceError, SourceEvent};
 use lease::Leadership;
 use pages::Figures;
+pub use pages::METRICS;
 use plan::{Classes, Cluster, Wanted};
-use status::{Notice, Statement, Statuses};
+use status::{Statement, Statuses};
+use tell::Teller;
 
 /// The reporting controller of our Events.
 const CONTROLLER: &str = "millrace-controller";
@@ -38,8 +40,8 @@ const CONTROLLER: &str = "millrace-controller";
 const BATCHES: usize = 4;
 /// Wait for changes that come together, such as all EndpointSlices of a Service.
 const GATHER: Duration = Duration::from_millis(50);
-/// The first and the longest wait before failed writes are tried again.
-const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// Wait while it is in doubt whether this process leads.
+const DOUBT: Duration = Duration::from_secs(1);
 /// Requests at one time.
 const CONCURRENT: usize = 8;
 /// An API server that takes longer is overloaded. It is less than the rest of a leadership that another
@@ -87,10 +89,11 @@ pub async fn run(settings: Settings, stop: watch::Receiver<()>) -> Result<(), So
     };
     let source = tokio::spawn(follow(connection, wanted, sender));
     let namespace = settings.lease_namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
-    let (leadership, election) =
-        lease::elect(client.clone(), &namespace, settings.identity.clone(), stop.clone());
+    // The Lease is given back after the last write.
+    let (end_election, ended) = watch::channel(());
+    let (leadership, election) = lease::elect(client.clone(), &namespace, settings.identity.clone(), ended);
     let controller = Controller {
-        recorder: recorder(&client, &settings.identity),
+        teller: Teller::start(client.clone(), &settings.identity),
         client,
         cluster: Cluster::new(settings.classes),
         statuses: Statuses::default(),
@@ -98,11 +101,10 @@ pub async fn run(settings: Settings, stop: watch::Receiver<()>) -> Result<(), So
         leadership,
         is_listed: false,
         due: None,
-        failures: 0,
     };
     controller.run(batches, stop).await;
     source.abort();
-    // The Lease is given back, so that another process begins at once.
+    drop(end_election);
     let _ = election.await;
     if let Some(server) = server {
         let _ = server.await;
@@ -110,15 +112,10 @@ pub async fn run(settings: Settings, stop: watch::Receiver<()>) -> Result<(), So
     Ok(())
 }
 
-fn recorder(client: &Client, identity: &str) -> Recorder {
-    let reporter = Reporter { controller: CONTROLLER.to_owned(), instance: Some(identity.to_owned()) };
-    Recorder::new(client.clone(), reporter)
-}
-
 /// The task that owns the objects and writes statuses.
 struct Controller {
     client: Client,
-    recorder: Recorder,
+    teller: Teller,
     cluster: Cluster,
     statuses: Statuses,
     figures: Figures,
@@ -127,8 +124,6 @@ struct Controller {
     is_listed: bool,
     /// When statuses are to be compared again.
     due: Option<Instant>,
-    /// Comparisons in a row after which a write failed.
-    failures: u32,
 }
 
 impl Controller {
@@ -144,10 +139,13 @@ impl Controller {
             tokio::select! {
                 biased;
                 _ = stop.changed() => return,
-                batch = batches.recv() => match batch {
-                    Some(batch) => self.apply(batch),
-                    None => return,
-                },
+                batch = batches.recv() => {
+                    let Some(batch) = batch else {
+                        error!("the source has ended, which is a fault in this program");
+                        return;
+                    };
+                    self.apply(batch);
+                }
                 is_held_on = self.leadership.changed() => {
                     if !is_held_on {
                         return;
@@ -158,7 +156,10 @@ impl Controller {
                     self.count(&BTreeMap::new());
                     self.due = Some(Instant::now());
                 }
-                () = wait => self.write().await,
+                () = wait => tokio::select! {
+                    _ = stop.changed() => return,
+                    () = self.write() => {}
+                },
             }
         }
     }
@@ -183,29 +184,25 @@ impl Controller {
     async fn write(&mut self) {
         self.due = None;
         if !self.is_listed || !self.leadership.is_held() {
+            // A renewal that comes late begins no leadership, and wakes nobody.
+            self.due = self.leadership.is_in_doubt().then(|| Instant::now() + DOUBT);
             return;
         }
         let now = Instant::now();
-        let (mut statements, mut notices) = (BTreeMap::new(), Vec::new());
+        let mut statements = BTreeMap::new();
         let wanted = self.cluster.wanted();
         for (key, wanted) in &wanted {
             let Some(current) = self.cluster.current(key) else { continue };
             let (statement, news) = self.statuses.compare(key, wanted, current, now);
-            notices.extend(news.into_iter().map(|notice| (key.clone(), notice)));
+            for notice in news {
+                self.teller.tell(key, self.cluster.uid(key), notice);
+            }
             if let Some(statement) = statement {
                 statements.insert(key.clone(), statement);
             }
         }
         self.count(&wanted);
-        let failed = self.write_all(statements).await;
-        self.tell_all(notices).await;
-        if failed == 0 {
-            self.failures = 0;
-        } else {
-            let wait = RETRY.0.saturating_mul(1 << self.failures.min(8)).min(RETRY.1);
-            self.failures = self.failures.saturating_add(1);
-            self.due = Some(Instant::now() + wait);
-        }
+        self.write_all(statements).await;
     }
 
     fn count(&self, wanted: &BTreeMap<ServiceKey, Wanted>) {
@@ -218,18 +215,19 @@ impl Controller {
         }
     }
 
-    /// Returns the number of statuses that could not be written.
-    async fn write_all(&mut self, statements: BTreeMap<ServiceKey, Statement>) -> usize {
+    async fn write_all(&mut self, statements: BTreeMap<ServiceKey, Statement>) {
         let (client, leadership) = (&self.client, &self.leadership);
         let writes = statements.into_iter().map(|(key, statement)| async move {
             // Each write checks this: many of them may take longer than the leadership lasts.
-            let result =
-                if leadership.is_held() { patch(client, &key, &statement).await } else { Ok(Patched::Not) };
+            let result = if leadership.is_held() {
+                patch(client, &key, &statement).await
+            } else {
+                Ok(Patched::InDoubt)
+            };
             (key, statement, result)
         });
-        let results: Vec<_> = stream::iter(writes).buffer_unordered(CONCURRENT).collect().await;
-        let mut failed = 0;
-        for (key, statement, result) in results {
+        let mut results = stream::iter(writes).buffer_unordered(CONCURRENT);
+        while let Some((key, statement, result)) = results.next().await {
             match result {
                 Ok(Patched::Written) => {
                     let addresses = statement.addresses.as_ref().map(|list| format!("{list:?}"));
@@ -237,41 +235,13 @@ impl Controller {
                     self.statuses.wrote(&key, statement);
                     self.figures.writes.get_or_create(&[("result", "ok")]).inc();
                 }
-                Ok(Patched::Not) => {}
+                Ok(Patched::Gone) => {}
+                Ok(Patched::InDoubt) => self.due = Some(Instant::now() + DOUBT),
                 Err(error) => {
-                    if failed == 0 && self.failures == 0 {
+                    self.figures.writes.get_or_create(&[("result", "error")]).inc();
+                    if self.statuses.failed(&key, Instant::now()) {
                         warn!(service = %key, error, "the status can't be written; tried again");
                     }
-                    self.figures.writes.get_or_create(&[("result", "error")]).inc();
-                    failed += 1;
-                }
-            }
-        }
-        failed
-    }
-
-    async fn tell_all(&self, notices: Vec<(ServiceKey, Notice)>) {
-        for (key, notice) in notices {
-            warn!(service = %key, reason = notice.reason, "{}", notice.note);
-            let reference = ObjectReference {
-                api_version: Some("v1".to_owned()),
-                kind: Some("Service".to_owned()),
-                name: Some(key.name.clone()),
-                namespace: Some(key.namespace.clone()),
-                uid: self.cluster.uid(&key).map(str::to_owned),
-                ..ObjectReference::default()
-            };
-            let event = Event {
-                type_: EventType::Warning,
-                reason: notice.reason.to_owned(),
-                note: Some(notice.note),
-                action: "GiveAddress".to_owned(),
-                secondary: None,
-            };
-            match timeout(WRITE_TIMEOUT, self.recorder.publish(&event, &reference)).await {
-                Ok(Ok(())) => {}
-                failed => {
-                    debug!(service = %key, ?failed, "the Event can't be written; it is in the log only")
                 }
             }
         }
@@ -292,8 +262,10 @@ fn state_of(wanted: &Wanted) -> &'static str {
 
 enum Patched {
     Written,
-    /// The Service is gone, or another process leads.
-    Not,
+    /// The Service is gone.
+    Gone,
+    /// This process may lead no longer.
+    InDoubt,
 }
 
 async fn patch(client: &Client, key: &ServiceKey, statement: &Statement) -> Result<Patched, String> {
@@ -302,7 +274,7 @@ async fn patch(client: &Client, key: &ServiceKey, statement: &Statement) -> Resu
     let parameters = PatchParams { field_manager: Some(CONTROLLER.to_owned()), ..PatchParams::default() };
     match timeout(WRITE_TIMEOUT, services.patch_status(&key.name, &parameters, &body)).await {
         Ok(Ok(_)) => Ok(Patched::Written),
-        Ok(Err(kube::Error::Api(status))) if status.code == 404 => Ok(Patched::Not),
+        Ok(Err(kube::Error::Api(status))) if status.code == 404 => Ok(Patched::Gone),
         Ok(Err(error)) => Err(explain_refusal(&error)),
         Err(_) => Err(format!("no answer within {} s", WRITE_TIMEOUT.as_secs())),
     }

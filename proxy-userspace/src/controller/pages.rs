@@ -17,6 +17,16 @@ use crate::source::Signs;
 
 type Label = [(&'static str, &'static str); 1];
 
+/// The metrics: the name that people query, and the help text.
+pub const METRICS: [(&str, &str); 3] = [
+    ("millrace_controller_leader", "1 while this process has the Lease, else 0"),
+    (
+        "millrace_controller_services",
+        "Services that get addresses of nodes, by state; 0 in a process without the Lease",
+    ),
+    ("millrace_controller_status_writes_total", "Writes of Services' statuses, by result"),
+];
+
 /// The controller's figures. Clones count together.
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
@@ -37,14 +47,11 @@ struct Pages {
 /// Returns the paths of `--bind-address`.
 pub fn router(figures: &Figures, signs: Signs) -> Router {
     let mut registry = Registry::default();
-    let prefix = registry.sub_registry_with_prefix("millrace_controller");
-    prefix.register("leader", "1 while this process has the Lease, else 0", figures.leads.clone());
-    prefix.register(
-        "services",
-        "Services that get addresses of nodes, by state; 0 in a process without the Lease",
-        figures.services.clone(),
-    );
-    prefix.register("status_writes", "Writes of Services' statuses, by result", figures.writes.clone());
+    let [leads, services, writes] = METRICS;
+    registry.register(leads.0, leads.1, figures.leads.clone());
+    registry.register(services.0, services.1, figures.services.clone());
+    // The registry adds the suffix of a counter.
+    registry.register(writes.0.trim_end_matches("_total"), writes.1, figures.writes.clone());
     let pages = Pages { registry: Arc::new(registry), signs };
     Router::new()
         .route("/healthz", any(async || "ok"))
@@ -71,5 +78,34 @@ async fn metrics(State(pages): State<Pages>) -> Response {
             ([(header::CONTENT_TYPE, kind)], text).into_response()
         }
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::tests::{get, start};
+
+    #[tokio::test]
+    async fn a_scrape_has_each_metric_and_readiness_follows_the_source() {
+        let (figures, signs) = (Figures::default(), Signs::default());
+        figures.services.get_or_create(&[("state", "served")]).set(3);
+        figures.writes.get_or_create(&[("result", "ok")]).inc();
+        let (address, _stop) = start(router(&figures, signs.clone())).await;
+        let text = get(address, "/metrics").await;
+        for (name, help) in METRICS {
+            let samples = text.lines().filter(|line| line.starts_with(name)).count();
+            assert!(samples == 1 && text.contains(help), "{name}: {text}");
+        }
+        let answer = get(address, "/readyz").await;
+        assert!(
+            answer.starts_with("HTTP/1.1 503") && answer.ends_with("not everything was listed yet"),
+            "{answer}"
+        );
+        signs.list(true);
+        assert!(get(address, "/readyz").await.starts_with("HTTP/1.1 200"));
+        signs.set_trouble(Some("the API server refuses".to_owned()));
+        let answer = get(address, "/readyz").await;
+        assert!(answer.starts_with("HTTP/1.1 503") && answer.ends_with("the API server refuses"), "{answer}");
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::plan::{Current, PORTS_CONDITION, Wanted};
+use super::plan::{Current, PORTS_CONDITION, Shortage, Wanted};
 use crate::model::ServiceKey;
 
 /// Writes of the same status within [`WINDOW`] after which a Service is left alone.
@@ -18,6 +18,9 @@ const MOST_REPETITIONS: usize = 3;
 const WINDOW: Duration = Duration::from_mins(1);
 /// Time for which a contested Service is left alone.
 const REST: Duration = Duration::from_mins(5);
+
+/// The first and the longest wait before a failed write is tried again.
+const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
 /// The condition's reasons.
 const CONFLICT: &str = "PortConflict";
@@ -39,8 +42,10 @@ struct Book {
     is_unconfirmed: bool,
     /// When the same status was written again.
     repetitions: Vec<Instant>,
-    /// Until when the Service is left alone.
+    /// Until when the Service is left alone: it is contested, or a write failed.
     rests_until: Option<Instant>,
+    /// Writes that failed in a row.
+    failures: u32,
     /// What the last Events said, by reason.
     told: BTreeMap<&'static str, String>,
 }
@@ -85,6 +90,16 @@ impl Statuses {
         let book = self.services.entry(key.clone()).or_default();
         book.written = Some(statement);
         book.is_unconfirmed = true;
+        book.failures = 0;
+    }
+
+    /// Notes that a status could not be written. Returns whether that is new. Others do not wait for it.
+    pub fn failed(&mut self, key: &ServiceKey, now: Instant) -> bool {
+        let book = self.services.entry(key.clone()).or_default();
+        let wait = RETRY.0.saturating_mul(1 << book.failures.min(8)).min(RETRY.1);
+        book.rests_until = Some(now + wait);
+        book.failures = book.failures.saturating_add(1);
+        book.failures == 1
     }
 
     /// Returns what has to be written for a Service, and the Events that are new.
@@ -119,7 +134,7 @@ impl Statuses {
         (Some(statement), notices)
     }
 
-    /// Returns the next time at which a Service that was left alone is looked at again.
+    /// Returns the next time at which a Service that is left alone is looked at again.
     pub fn due(&self, now: Instant) -> Option<Instant> {
         self.services.values().filter_map(|book| book.rests_until).filter(|until| now < *until).min()
     }
@@ -128,9 +143,8 @@ impl Statuses {
 impl Book {
     fn news(&mut self, wanted: &Wanted) -> Vec<Notice> {
         let shortage = wanted.shortage.map(|shortage| (shortage.reason(), shortage.to_string()));
-        let reasons = ["NoNode", "NoReadyNode"];
         let mut notices = Vec::new();
-        for reason in reasons {
+        for reason in Shortage::ALL.map(Shortage::reason) {
             let text = shortage.as_ref().filter(|(of, _)| *of == reason).map(|(_, text)| text.clone());
             notices.extend(self.tell(reason, text));
         }
@@ -172,20 +186,21 @@ fn contested() -> String {
 impl Statement {
     /// Returns the strategic merge patch of the Service's status. `now` is in RFC 3339.
     pub fn patch(&self, now: &str) -> Value {
-        let mut status = json!({});
+        let mut status = serde_json::Map::new();
         if let Some(addresses) = &self.addresses {
             let entries = addresses.iter().map(|ip| json!({ "ip": ip, "ipMode": "VIP" })).collect::<Vec<_>>();
-            status["loadBalancer"] = json!({ "ingress": entries });
+            status.insert("loadBalancer".to_owned(), json!({ "ingress": entries }));
         }
         if self.changes_condition {
-            let (status_word, reason, message) = match &self.conflict {
+            let (holds, reason, message) = match &self.conflict {
                 Some(conflict) => ("True", CONFLICT, conflict.as_str()),
                 None => ("False", NO_CONFLICT, ""),
             };
-            status["conditions"] = json!([{
-                "type": PORTS_CONDITION, "status": status_word, "reason": reason, "message": message,
+            let condition = json!({
+                "type": PORTS_CONDITION, "status": holds, "reason": reason, "message": message,
                 "lastTransitionTime": now,
-            }]);
+            });
+            status.insert("conditions".to_owned(), json!([condition]));
         }
         json!({ "status": status })
     }
@@ -246,6 +261,23 @@ mod tests {
         assert!(statuses.compare(&key(), &other, &old, now).0.is_some());
         statuses.heard(&key(), true);
         assert_eq!(statuses.compare(&key(), &mine, &current(&["192.0.2.1"]), now).0, None);
+    }
+
+    #[test]
+    fn a_service_that_can_not_be_written_is_tried_again_ever_later_and_told_once() {
+        let mut statuses = Statuses::default();
+        let begin = Instant::now();
+        let (mine, old) = (wanted(&["192.0.2.1"]), current(&[]));
+        let mut attempts = Vec::new();
+        for second in 0..120 {
+            let now = begin + Duration::from_secs(second);
+            if statuses.compare(&key(), &mine, &old, now).0.is_some() {
+                assert_eq!(statuses.failed(&key(), now), attempts.is_empty());
+                assert!(statuses.due(now).is_some());
+                attempts.push(second);
+            }
+        }
+        assert_eq!(attempts, [0, 1, 3, 7, 15, 31, 61, 91]);
     }
 
     #[test]

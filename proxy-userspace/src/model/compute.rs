@@ -7,6 +7,7 @@ use super::categorise::{Needed, Place, categorise};
 use super::claims::Rank;
 use super::endpoints::merge;
 use super::environment::Environment;
+use super::former::FormerAddress;
 use super::frontends::{Exposure, accept_addresses, expose};
 use super::health_checks::health_check;
 use super::index::{SlicesOf, Stored, StoredService};
@@ -37,7 +38,7 @@ pub(super) struct Inputs<'a> {
     /// The slices that name the Service.
     pub slices: &'a SlicesOf,
     /// Addresses of this node that its status no longer names.
-    pub former: &'a [IpAddr],
+    pub former: &'a [FormerAddress],
 }
 
 pub(super) fn compute(key: &ServiceKey, inputs: Inputs<'_>) -> Computed {
@@ -75,7 +76,8 @@ fn compute_ports(
     notes: &mut Notes,
     computed: &mut Computed,
 ) {
-    let reach = accept_addresses(spec, inputs.former, inputs.settings, inputs.environment, notes);
+    let former: Vec<IpAddr> = inputs.former.iter().map(|former| former.address).collect();
+    let reach = accept_addresses(spec, &former, inputs.settings, inputs.environment, notes);
     for family in spec.families.keys().copied() {
         for port in &spec.ports {
             let exposure = expose(spec, port, family, &reach, inputs.environment);
@@ -89,9 +91,21 @@ fn compute_ports(
             let port_key = PortKey { service: key.clone(), port: port.name.clone(), family };
             let source_ranges = reach.source_ranges.get(&family).cloned();
             let mut computed_port = compute_port(spec, port, family, exposure, inputs);
+            leave_to_others(&mut computed_port, port, inputs);
             leave_to_sockets(&mut computed_port, port, inputs.environment, notes);
             computed.ports.insert(port_key, ServicePort { source_ranges, ..computed_port });
         }
+    }
+}
+
+/// Takes away the frontends at former addresses that another Service has now.
+fn leave_to_others(port: &mut ServicePort, spec: &PortSpec, inputs: Inputs<'_>) {
+    let yielded = inputs.former.iter().filter(|former| former.without.contains(&(port.protocol, spec.port)));
+    for former in yielded {
+        let addresses = [Some(former.address), inputs.environment.mapped(former.address)];
+        port.frontends.retain(|frontend| {
+            frontend.kind != FrontendKind::LoadBalancer || !addresses.contains(&Some(frontend.address.ip()))
+        });
     }
 }
 
@@ -101,9 +115,12 @@ fn compute_ports(
 /// A socket of a backend, such as a pod in the node's network, is what the Service is for.
 fn leave_to_sockets(port: &mut ServicePort, spec: &PortSpec, environment: &Environment, notes: &mut Notes) {
     let protocol = port.protocol;
-    let is_taken = |address: SocketAddr| {
-        environment.has_listener(protocol, address) && !port.endpoints.contains_key(&address)
+    let is_backends = |number: u16| {
+        let here = port.endpoints.iter().filter(|(_, endpoint)| endpoint.local).map(|(address, _)| address);
+        here.into_iter().any(|address| address.port() == number && environment.is_own(address.ip()))
     };
+    let is_taken =
+        |address: SocketAddr| environment.has_listener(protocol, address) && !is_backends(address.port());
     let of_balancer = port.frontends.iter().filter(|frontend| frontend.kind == FrontendKind::LoadBalancer);
     let taken: BTreeSet<SocketAddr> =
         of_balancer.map(|frontend| frontend.address).filter(|address| is_taken(*address)).collect();

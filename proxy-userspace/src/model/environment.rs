@@ -60,15 +60,23 @@ impl Environment {
         self.api_servers = servers;
         changed
     }
-    /// Sets the sockets of this node that take packets from anybody. Returns whether they changed.
-    pub fn set_listeners(&mut self, listeners: BTreeSet<Listener>) -> bool {
-        let is_new = self.listeners != listeners;
+    /// Sets the sockets of this node that take packets from anybody. Returns those that came or went.
+    pub fn set_listeners(&mut self, listeners: BTreeSet<Listener>) -> BTreeSet<Listener> {
+        let changed = &self.listeners ^ &listeners;
         self.listeners = listeners;
-        is_new
+        changed
     }
     /// Returns whether the address is this node's, and a socket of this node gets packets for it.
+    ///
+    /// An address on a device that the Node object does not have was put there for a load balancer, by
+    /// kube-vip or a person. A socket that is bound to all addresses has no claim to it.
     pub fn has_listener(&self, protocol: Protocol, address: SocketAddr) -> bool {
-        self.is_own(address.ip()) && takes(&self.listeners, protocol, address)
+        let of_node = self.own.as_ref().is_some_and(|own| own.addresses().contains(&address.ip()));
+        if of_node {
+            takes(&self.listeners, protocol, address)
+        } else {
+            self.devices.contains(&address.ip()) && self.listeners.contains(&Listener { protocol, address })
+        }
     }
     /// Returns whether an API server listens there. No Service may take its traffic, on any node.
     pub fn is_api_server(&self, server: SocketAddr) -> bool {

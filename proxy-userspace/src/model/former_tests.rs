@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use crate::model::testing::model;
@@ -103,6 +105,68 @@ fn a_former_address_yields_to_a_service_that_has_it_now_whichever_is_told_first(
 }
 
 #[test]
+fn only_the_port_that_another_service_has_now_is_given_up() {
+    let two = |name: &str, created: &str, ingress: &[&str]| {
+        let mut service = service(name, created, ingress);
+        service["spec"]["ports"] = json!([{ "name": "a", "port": 80 }, { "name": "b", "port": 443 }]);
+        service
+    };
+    let mut model = model();
+    model.tell(node());
+    model.set_devices(&["10.0.0.1"]);
+    model.tell(two("web", "2026-01-01T00:00:00Z", &["10.0.0.1"]));
+    model.refresh();
+    model.tell(two("web", "2026-01-01T00:00:00Z", &[]));
+    model.refresh();
+    model.tell(service("other", "2026-02-01T00:00:00Z", &["10.0.0.1"]));
+    model.refresh();
+    let served = |name: &str| {
+        let ports = model.desired().ports.iter().filter(|(key, _)| key.service.name == name);
+        let frontends = ports.flat_map(|(_, port)| &port.frontends);
+        let of_balancer = frontends.filter(|frontend| frontend.kind == FrontendKind::LoadBalancer);
+        of_balancer.map(|frontend| frontend.address.to_string()).collect::<BTreeSet<String>>()
+    };
+    assert_eq!(served("web"), BTreeSet::from(["10.0.0.1:443".to_owned()]));
+    assert_eq!(served("other"), BTreeSet::from(["10.0.0.1:80".to_owned()]));
+}
+
+#[test]
+fn a_new_service_of_the_same_name_does_not_inherit_former_addresses() {
+    let mut model = with(&["10.0.0.1"]);
+    model.tell(service("web", "2026-01-01T00:00:00Z", &[]));
+    model.refresh();
+    let mut next = service("web", "2026-03-01T00:00:00Z", &[]);
+    next["metadata"]["uid"] = json!("another");
+    model.tell(next);
+    model.refresh();
+    assert_eq!(served(&model, "web"), [""; 0]);
+}
+
+#[test]
+fn a_socket_gets_a_former_address_too() {
+    let mut model = with(&["10.0.0.1"]);
+    model.tell(service("web", "2026-01-01T00:00:00Z", &[]));
+    model.refresh();
+    assert!(model.has_own_addresses());
+    model.set_listeners([Listener { protocol: Protocol::Tcp, address: "[::]:80".parse().unwrap() }].into());
+    model.refresh();
+    assert_eq!(served(&model, "web"), [""; 0]);
+}
+
+#[test]
+fn an_address_that_only_a_device_has_is_a_load_balancers_unless_a_socket_has_exactly_it() {
+    let listener = |address: &str| Listener { protocol: Protocol::Tcp, address: address.parse().unwrap() };
+    let mut model = with(&["10.0.0.9"]);
+    model.set_devices(&["10.0.0.1", "10.0.0.9"]);
+    model.set_listeners([listener("0.0.0.0:80"), listener("10.0.0.1:80")].into());
+    model.refresh();
+    assert_eq!(served(&model, "web"), ["10.0.0.9:80"], "a VIP of kube-vip, and sshd at all addresses");
+    model.set_listeners([listener("10.0.0.9:80")].into());
+    model.refresh();
+    assert_eq!(served(&model, "web"), [""; 0]);
+}
+
+#[test]
 fn a_port_of_a_socket_of_this_node_is_not_a_load_balancers_here() {
     let listener = |address: &str| Listener { protocol: Protocol::Tcp, address: address.parse().unwrap() };
     let mut model = with(&["10.0.0.1", "10.0.0.2"]);
@@ -114,6 +178,8 @@ fn a_port_of_a_socket_of_this_node_is_not_a_load_balancers_here() {
     let told: Vec<String> = model.complaints();
     let line = "spec.ports[0].port: a process of this node has 10.0.0.1:80 TCP; not served there";
     assert!(told.iter().any(|told| told == line), "{told:?}");
+    model.set_listeners([listener("0.0.0.0:80"), listener("0.0.0.0:23")].into());
+    assert!(!model.is_due(), "no Service has one of the ports that changed");
     model.set_listeners([listener("0.0.0.0:22")].into());
     model.refresh();
     assert_eq!(served(&model, "web"), ["10.0.0.1:80", "10.0.0.2:80"]);

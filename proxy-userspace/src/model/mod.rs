@@ -151,16 +151,26 @@ impl Model {
     /// [`set_listeners`](Self::set_listeners) matters.
     #[must_use]
     pub fn has_own_addresses(&self) -> bool {
-        self.environment.all_own().any(|address| self.index.requesters(address).next().is_some())
+        !self.former.is_empty()
+            || self.environment.all_own().any(|address| self.index.requesters(address).next().is_some())
     }
 
     /// Sets the sockets of this node that take packets from anybody. They keep their ports on this node's
     /// addresses.
     pub fn set_listeners(&mut self, listeners: BTreeSet<Listener>) {
-        if self.environment.set_listeners(listeners) {
-            let own = self.environment.all_own().collect();
-            self.mark_requesters(&own);
-        }
+        let changed = self.environment.set_listeners(listeners);
+        // Sockets of UDP clients come and go all the time.
+        let has_port = |key: &&ServiceKey| {
+            let spec = self.index.service(key).and_then(|stored| stored.spec.as_ref());
+            let ports = spec.into_iter().flat_map(|spec| &spec.ports);
+            ports.into_iter().any(|port| {
+                changed.iter().any(|one| (one.protocol, one.address.port()) == (port.protocol, port.port))
+            })
+        };
+        let own = self.environment.all_own();
+        let requesters = own.flat_map(|address| self.index.requesters(address));
+        let concerned = requesters.chain(self.former.services()).filter(has_port);
+        self.pending.services.extend(concerned.cloned().collect::<Vec<_>>());
     }
 
     /// Returns whether the next refresh may change anything.

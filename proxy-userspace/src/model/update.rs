@@ -48,7 +48,7 @@ impl Model {
             Difference::None => return,
             Difference::Changed => self.note_former(&key, &before),
             Difference::Gone => {
-                self.note_former(&key, &BTreeSet::new());
+                self.former.clear(&key);
                 self.repeat_problems(&key);
             }
         }
@@ -174,7 +174,7 @@ impl Model {
     pub(super) fn refresh_service(&mut self, key: &ServiceKey, due: &mut Due) {
         let (settings, environment) = (&self.settings, &self.environment);
         let (service, slices) = (self.index.service(key), self.index.slices_of(key));
-        let former: Vec<IpAddr> = self.former.of(key).collect();
+        let former = self.former.of(key);
         let computed = compute(key, Inputs { settings, environment, service, slices, former: &former });
         self.problems.set(Owner::Service(key.clone()), computed.problems);
         for family in [Family::V4, Family::V6] {

@@ -1,5 +1,6 @@
 //! `millrace controller`, with the rights of manifests/controller, and the agents that serve its addresses.
 
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
@@ -10,8 +11,9 @@ use millrace_lab::apiserver::{ApiServer, Kube};
 use millrace_lab::capture::Trail;
 use millrace_lab::cluster::Cluster;
 use millrace_lab::manifests::{Service, nodes};
-use millrace_lab::process::Process;
-use millrace_lab::traffic::Connection;
+use millrace_lab::process::{self, Process};
+use millrace_lab::topology::{Dual, Family};
+use millrace_lab::traffic::{Connection, Protocol, ask};
 use millrace_lab::walk::Walk;
 use serde_json::{Value, json};
 
@@ -41,6 +43,13 @@ impl Stage {
             "millrace-controller",
         )?;
         let mut stage = Self { cluster, kubeconfig, controllers: Vec::new() };
+        // A Service of a failed test would have the ports of the next one.
+        for service in stage.kube().list("v1", "Service", "default")? {
+            if service["spec"]["loadBalancerClass"] == CLASS {
+                let name = service["metadata"]["name"].as_str().unwrap_or_default();
+                stage.kube().delete("v1", "Service", "default", name)?;
+            }
+        }
         for node in SERVED {
             stage.set_ready(node, true)?;
         }
@@ -109,11 +118,16 @@ impl Stage {
     /// Waits until a Service has exactly the addresses of these nodes, IPv4 first.
     fn expect(&self, name: &str, nodes: &[u8]) -> Result<()> {
         let mut wanted = Vec::new();
-        for family in millrace_lab::topology::Family::ALL {
+        for family in Family::ALL {
             for node in nodes {
                 wanted.push(self.cluster.bed().node(*node)?.addresses().of(family).to_string());
             }
         }
+        self.expect_addresses(name, &wanted)
+    }
+
+    /// Waits until a Service has exactly these addresses.
+    fn expect_addresses(&self, name: &str, wanted: &[String]) -> Result<()> {
         self.wait(&format!("{name} has {wanted:?}"), TAKE_OVER, || {
             let status = self.status(name)?;
             let entries = status["loadBalancer"]["ingress"].as_array().cloned().unwrap_or_default();
@@ -129,7 +143,7 @@ impl Stage {
     }
 
     /// Waits until an agent serves a load balancer's address, or doesn't.
-    fn wait_for_agent(&self, node: u8, service: &str, target: std::net::IpAddr, serves: bool) -> Result<()> {
+    fn wait_for_agent(&self, node: u8, service: &str, target: IpAddr, serves: bool) -> Result<()> {
         let proxy = self.cluster.proxy(node)?;
         proxy.wait_until(&format!("{service} at {target}: {serves}"), || {
             let rows = proxy.services()?.into_iter().filter(|row| row.name == service);
@@ -165,6 +179,43 @@ fn clients_reach_a_service_at_the_addresses_of_ready_nodes_and_pods_see_the_clie
 }
 
 #[test]
+fn clients_of_a_public_address_that_a_router_maps_to_the_node_are_served_and_seen() -> Result<()> {
+    let stage = Stage::new(1)?;
+    let bed = stage.cluster.bed();
+    let node = bed.node(1)?;
+    let public = Dual { v4: "192.0.2.211".parse()?, v6: "2001:db8:f::211".parse()? };
+    let own = node.addresses();
+    let rules = format!(
+        "table inet cloud {{ chain translate {{ type nat hook prerouting priority dstnat; \
+         ip daddr {} dnat ip to {}; ip6 daddr {} dnat ip6 to {}; }}; }}",
+        public.v4, own.v4, public.v6, own.v6
+    );
+    process::output(bed.router(), &["nft", &rules])?;
+    let mut object = nodes(bed).remove(0);
+    ensure!(object["metadata"]["name"] == node.name());
+    object["status"]["conditions"] = json!([{ "type": "Ready", "status": "True" }]);
+    let addresses = object["status"]["addresses"].as_array_mut().context("a Node has addresses")?;
+    addresses.extend(public.both().map(|address| json!({ "type": "ExternalIP", "address": address })));
+    stage.kube().put(object)?;
+    let service = stage.cluster.service("mapped", 67, &["pod-1a", "pod-1b"])?;
+    stage.put(&service)?;
+    // As in k3s, one ExternalIP keeps all InternalIPs away. The other node has none.
+    let wanted: Vec<String> = public.both().iter().map(ToString::to_string).collect();
+    stage.expect_addresses("mapped", &wanted)?;
+    for family in Family::ALL {
+        stage.wait_for_agent(1, "mapped", own.of(family), true)?;
+        for protocol in Protocol::ALL {
+            let seen = ask(bed.client(), protocol, SocketAddr::new(public.of(family), 80))?.sighting;
+            assert_eq!(seen.peer.ip(), bed.client_addresses().of(family), "{protocol:?}");
+            assert!(["pod-1a", "pod-1b"].contains(&seen.backend.as_str()), "{seen:?}");
+        }
+    }
+    process::output(bed.router(), &["nft", "delete table inet cloud"])?;
+    stage.set_ready(1, true)?;
+    remove(&stage.cluster, &service)
+}
+
+#[test]
 fn a_node_that_fails_leaves_the_status_and_serves_its_connections_on() -> Result<()> {
     let stage = Stage::new(1)?;
     let service = stage.cluster.service("drained", 61, &["pod-2a"])?;
@@ -175,7 +226,7 @@ fn a_node_that_fails_leaves_the_status_and_serves_its_connections_on() -> Result
         stage.wait_for_agent(2, "drained", address, true)?;
     }
     let client = stage.cluster.bed().client();
-    let target = std::net::SocketAddr::new(target[0], 80);
+    let target = SocketAddr::new(target[0], 80);
     let mut connection = client.run(async move || Connection::open(target).await)?;
     stage.set_ready(2, false)?;
     let failed = Instant::now();
@@ -194,9 +245,9 @@ fn a_node_that_fails_leaves_the_status_and_serves_its_connections_on() -> Result
     stage.set_ready(2, true)?;
     stage.expect("drained", &SERVED)?;
     // If all nodes seem to have failed, the addresses stay.
-    for node in SERVED {
-        stage.set_ready(node, false)?;
-    }
+    stage.set_ready(1, false)?;
+    stage.expect("drained", &SERVED[1..])?;
+    stage.set_ready(2, false)?;
     stage.wait("an Event tells of it", TAKE_OVER, || Ok(!stage.events("NoReadyNode")?.is_empty()))?;
     stage.expect("drained", &SERVED[1..])?;
     remove(&stage.cluster, &service)

@@ -44,7 +44,11 @@ fn refusal(arguments: &[&str], status: i32) -> String {
 fn a_wrong_value_ends_with_status_2_and_one_line_that_names_the_flag_and_what_it_takes() {
     let source = "--source=directory:/nowhere";
     for (arguments, words) in [
-        (&["agent"][..], ["--source kubernetes", "--kubeconfig PATH"]),
+        (&["agent"][..], ["no API server is configured", "--kubeconfig PATH"]),
+        (&["controller"], ["no API server is configured", "--kubeconfig PATH"]),
+        (&["controller", "--service-lb-class", "a/b/c"], ["--service-lb-class", "millrace.dev/node-ip"]),
+        (&["controller", "--service-lb-default", "no"], ["--service-lb-default", "true or false"]),
+        (&["controller", "--lease-namespace", "Kube"], ["--lease-namespace", "namespace"]),
         (&["agent", "--source", "ftp:x"], ["--source", "directory:PATH"]),
         (&["agent", source, "--xdp", "fast"], ["--xdp", "auto, native, generic or off"]),
         (&["agent", source, "--fwmark", "3/1"], ["--fwmark", "VALUE/MASK"]),

@@ -96,17 +96,28 @@ fn every_exit_status_is_documented() {
 /// Whether a word of a document is a metric, one of a histogram's series, or the beginning of several.
 fn is_metric(word: &str) -> bool {
     const CRATES: [&str; 2] = ["millrace_lab", "millrace_bench"];
-    CATALOGUE.iter().any(|metric| {
-        let base = metric.base();
-        let is_series = word
-            .strip_prefix(base)
-            .is_some_and(|suffix| ["", "_total", "_bucket", "_count", "_sum"].contains(&suffix));
-        is_series || word.ends_with('_') && base.starts_with(word)
-    }) || CRATES.contains(&word)
+    let of_controller = millrace::controller::METRICS.iter().any(|(name, _)| *name == word);
+    of_controller
+        || CATALOGUE.iter().any(|metric| {
+            let base = metric.base();
+            let is_series = word
+                .strip_prefix(base)
+                .is_some_and(|suffix| ["", "_total", "_bucket", "_count", "_sum"].contains(&suffix));
+            is_series || word.ends_with('_') && base.starts_with(word)
+        })
+        || CRATES.contains(&word)
 }
 
 /// Former names, which the changelog has.
 const FORMER: [&str; 2] = ["millrace_map_capacity", "millrace_snat_ports"];
+
+#[test]
+fn every_metric_of_the_controller_is_documented() {
+    let text = fs::read_to_string(root().join("docs/service-lb.md")).unwrap();
+    for (name, help) in millrace::controller::METRICS {
+        assert!(text.contains(&format!("| `{name}` |")), "{name}: {help}");
+    }
+}
 
 #[test]
 fn every_metric_that_a_document_names_exists() {

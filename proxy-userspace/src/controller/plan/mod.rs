@@ -56,6 +56,8 @@ pub enum Shortage {
     NoNode,
     /// No node that may have its traffic is ready.
     NoReadyNode,
+    /// No node has an address of the Service's families.
+    NoAddress,
 }
 
 impl Cluster {
@@ -175,15 +177,23 @@ impl Cluster {
         let candidates: Vec<&NodeFacts> =
             candidates.iter().filter_map(|name| self.nodes.get(*name)).collect();
         let ready: Vec<&NodeFacts> = candidates.iter().copied().filter(|node| node.is_ready).collect();
-        let shortage = match (assignment.has_pool(key), candidates.is_empty(), ready.is_empty()) {
-            (false, ..) => Some(Shortage::NoNode),
-            (true, false, true) => Some(Shortage::NoReadyNode),
-            (true, ..) => None,
+        let found = addresses(&ready, families);
+        // Endpoints of a node that is not ready are not ready either, so they say nothing then.
+        let won = assignment.won(key);
+        let is_ready = |name: &NodeName| self.nodes.get(name).is_some_and(|node| node.is_ready);
+        let shortage = if !assignment.has_pool(key) {
+            Some(Shortage::NoNode)
+        } else if !won.is_empty() && !won.iter().any(is_ready) {
+            Some(Shortage::NoReadyNode)
+        } else if !ready.is_empty() && found.is_empty() {
+            Some(Shortage::NoAddress)
+        } else {
+            None
         };
         // An address that may work is better than none. If all nodes seem to have failed, the fault is
         // rather in what watches them.
         let stays = shortage == Some(Shortage::NoReadyNode);
-        Wanted { addresses: (!stays).then(|| addresses(&ready, families)), conflict, shortage }
+        Wanted { addresses: (!stays).then_some(found), conflict, shortage }
     }
 }
 
@@ -202,12 +212,16 @@ fn service_key(key: ObjectKey) -> ServiceKey {
 }
 
 impl Shortage {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::NoNode, Self::NoReadyNode, Self::NoAddress];
+
     /// Returns the Event's reason.
     #[must_use]
     pub const fn reason(self) -> &'static str {
         match self {
             Self::NoNode => "NoNode",
             Self::NoReadyNode => "NoReadyNode",
+            Self::NoAddress => "NoAddress",
         }
     }
 }
@@ -221,6 +235,10 @@ impl fmt::Display for Shortage {
             }
             Self::NoReadyNode => {
                 "no node that may have the traffic of this Service is ready; its addresses stay as they are"
+            }
+            Self::NoAddress => {
+                "no node has an address of the families in spec.ipFamilies; if any node has an ExternalIP, \
+                 only ExternalIPs count"
             }
         })
     }

@@ -214,6 +214,30 @@ fn with_policy_local_only_nodes_with_a_ready_endpoint_count() {
 }
 
 #[test]
+fn with_policy_local_addresses_stay_too_while_no_node_is_ready() {
+    let mut cluster = cluster();
+    cluster.tell(node(1, &[]));
+    cluster.tell(service("web", 1, &[("spec externalTrafficPolicy", json!("Local"))]));
+    cluster.tell(slice("web-1", "web", &[("node-1", Some(true))]));
+    assert_eq!(cluster.addresses("web"), "10.0.0.1");
+    // Kubernetes takes its pods for not ready, too.
+    cluster.tell(node(1, &[("status conditions", json!([{ "type": "Ready", "status": "Unknown" }]))]));
+    cluster.tell(slice("web-1", "web", &[("node-1", Some(false))]));
+    assert_eq!(cluster.addresses("web"), "-");
+    assert_eq!(cluster.of("web").unwrap().shortage, Some(Shortage::NoReadyNode));
+}
+
+#[test]
+fn a_service_of_a_family_that_no_node_has_an_address_of_is_told() {
+    let mut cluster = cluster();
+    let public = json!([{ "type": "InternalIP", "address": "fd00::1" }, { "type": "ExternalIP", "address": "203.0.113.1" }]);
+    cluster.tell(node(1, &[("status addresses", public)]));
+    cluster.tell(service("web", 1, &[("spec ipFamilies", json!(["IPv6"]))]));
+    assert_eq!(cluster.addresses("web"), "");
+    assert_eq!(cluster.of("web").unwrap().shortage, Some(Shortage::NoAddress));
+}
+
+#[test]
 fn pools_are_chosen_by_labels_and_those_of_k3s_have_its_meaning() {
     let own = label(POOL_LABEL);
     let k3s = label("svccontroller.k3s.cattle.io/lbpool");
