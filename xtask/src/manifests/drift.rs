@@ -86,7 +86,11 @@ fn address(objects: &[Value]) -> [Option<String>; 2] {
 /// set-up's flags, of which the chart passes all.
 fn plain(object: &Value) -> Value {
     let mut object = object.clone();
-    for labels in ["/metadata/labels", "/spec/selector/matchLabels", "/spec/template/metadata/labels"] {
+    const CONTROLLER: &str = "/spec/template/spec/affinity/podAntiAffinity/\
+                              preferredDuringSchedulingIgnoredDuringExecution/0/podAffinityTerm/labelSelector/matchLabels";
+    let places =
+        ["/metadata/labels", "/spec/selector/matchLabels", "/spec/template/metadata/labels", CONTROLLER];
+    for labels in places {
         if let Some(labels) = object.pointer_mut(labels).and_then(Value::as_object_mut) {
             labels.retain(|name, _| !LABELS.contains(&name.as_str()));
         }

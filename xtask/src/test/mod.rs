@@ -3,6 +3,7 @@
 mod ahead;
 mod layer;
 mod libtest;
+mod prepare;
 mod tally;
 
 use std::process::ExitCode;
@@ -11,12 +12,13 @@ use std::time::{Duration, Instant};
 use ahead::Ahead;
 use anyhow::{Context, Result};
 use layer::Layer;
+pub use prepare::{PrepareArgs, prepare};
 use serde_json::Value;
 pub use tally::Tally;
 
 use crate::build::{self, Warnings};
 use crate::workspace::Workspace;
-use crate::{command, image, manifests, setup};
+use crate::{command, setup};
 
 /// Arguments of `cargo xtask test`.
 #[derive(clap::Args)]
@@ -33,35 +35,6 @@ pub struct Args {
     /// Show what the tests print, whole frames included
     #[arg(long)]
     verbose: bool,
-}
-
-/// Arguments of `cargo xtask prepare`.
-#[derive(clap::Args)]
-pub struct PrepareArgs {
-    /// Layer to prepare; may be given several times
-    #[arg(long, value_enum, value_name = "NAME", required = true)]
-    layer: Vec<Layer>,
-}
-
-/// Builds what layers need, and runs none of their tests.
-pub fn prepare(workspace: &Workspace, args: &PrepareArgs) -> Result<()> {
-    for layer in &args.layer {
-        setup::ensure(workspace, layer.needs())?;
-        match layer {
-            Layer::Lint => {
-                setup::ensure(workspace, &[setup::Need::Linters])?;
-                build::bpf_object(workspace, Warnings::Allowed)?;
-                image::check_source(workspace)?;
-            }
-            Layer::Manifests => manifests::prepare(workspace)?,
-            Layer::Apiserver => {
-                setup::ensure_apiserver(workspace)?;
-                setup::ensure_kube_proxy(workspace)?;
-            }
-            _ => build::bpf_object(workspace, Warnings::Allowed)?,
-        }
-    }
-    Ok(())
 }
 
 /// The outcome of a test or a layer.

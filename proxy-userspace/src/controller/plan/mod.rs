@@ -6,6 +6,7 @@
 //! ready never decides a conflict, so that no Service loses an address because another one's node fails.
 
 mod node;
+mod pool;
 mod ports;
 mod service;
 
@@ -18,7 +19,8 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 
 use crate::model::{Change, Family, Kind, Object, ObjectKey, ServiceKey};
 use node::NodeFacts;
-pub use node::{NodeName, POOL_LABEL};
+pub use node::NodeName;
+pub use pool::POOL_LABEL;
 use ports::{Assignment, assign};
 use service::ServiceFacts;
 pub use service::{Classes, Current, PORTS_CONDITION};

@@ -5,15 +5,12 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;
 
-use super::service::Pool;
+use super::pool::Pool;
 
 /// A Node's name.
 pub type NodeName = Arc<str>;
 
-/// The label that puts nodes into a pool, and names the pool of a Service.
-pub const POOL_LABEL: &str = "millrace.dev/lb-pool";
-/// The labels of k3s with the same purpose.
-pub(super) const K3S_POOL_LABEL: &str = "svccontroller.k3s.cattle.io/lbpool";
+/// The label of k3s that chooses the nodes with a load balancer.
 const K3S_ENABLE_LABEL: &str = "svccontroller.k3s.cattle.io/enablelb";
 /// The label that keeps a node out of every load balancer.
 const EXCLUDE_LABEL: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
@@ -30,8 +27,7 @@ pub(super) struct NodeFacts {
     is_excluded: bool,
     /// The value of k3s' label that chooses the nodes with a load balancer, if the node has it.
     enable: Option<String>,
-    k3s_pool: Option<String>,
-    pool: Option<String>,
+    pool: Pool,
 }
 
 impl NodeFacts {
@@ -54,8 +50,7 @@ impl NodeFacts {
                 || node.metadata.deletion_timestamp.is_some()
                 || taints.into_iter().any(|taint| taint.key == AUTOSCALER_TAINT),
             enable: label(K3S_ENABLE_LABEL).cloned(),
-            k3s_pool: label(K3S_POOL_LABEL).cloned(),
-            pool: label(POOL_LABEL).cloned(),
+            pool: Pool::of(node.metadata.labels.as_ref()),
         }
     }
 
@@ -68,10 +63,7 @@ impl NodeFacts {
     /// Returns whether the node may have the traffic of Services with this pool. `has_choice`: whether any
     /// node has k3s' label.
     pub fn serves(&self, pool: &Pool, has_choice: bool) -> bool {
-        let is_chosen = !has_choice
-            || (self.enable.as_deref() == Some("true")
-                && pool.k3s.as_ref().is_none_or(|pool| self.k3s_pool.as_ref() == Some(pool)));
-        let is_in_pool = pool.own.as_ref().is_none_or(|pool| self.pool.as_ref() == Some(pool));
-        !self.is_excluded && is_chosen && is_in_pool
+        let is_chosen = !has_choice || self.enable.as_deref() == Some("true");
+        !self.is_excluded && is_chosen && self.pool.serves(pool, has_choice)
     }
 }

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::node::{NodeFacts, NodeName};
-use super::service::{Pool, Port, ServiceFacts};
+use super::pool::Pool;
+use super::service::{Port, ServiceFacts};
 use crate::model::ServiceKey;
 
 /// The nodes of each Service.

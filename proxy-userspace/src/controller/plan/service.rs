@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1::{Service, ServiceSpec, ServiceStatus};
 use k8s_openapi::jiff::Timestamp;
 
-use super::node::{K3S_POOL_LABEL, POOL_LABEL};
+use super::pool::Pool;
 use crate::model::{Family, Protocol, ServiceKey};
 
 /// The type of the condition that tells of ports without a load balancer. Kubernetes' own service
@@ -50,13 +50,6 @@ pub(super) struct Request {
     /// Whether externalTrafficPolicy is Local.
     pub is_local: bool,
     pub ports: BTreeSet<Port>,
-}
-
-/// The pools that a Service names.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Pool {
-    pub own: Option<String>,
-    pub k3s: Option<String>,
 }
 
 /// The status of a Service, as the API server has it.
@@ -117,12 +110,8 @@ fn is_ours(spec: &ServiceSpec, classes: &Classes) -> bool {
 }
 
 fn request(service: &Service, spec: &ServiceSpec) -> Request {
-    let label = |name: &str| {
-        let labels = service.metadata.labels.as_ref();
-        labels.and_then(|labels| labels.get(name)).filter(|value| !value.is_empty()).cloned()
-    };
     Request {
-        pool: Pool { own: label(POOL_LABEL), k3s: label(K3S_POOL_LABEL) },
+        pool: Pool::of(service.metadata.labels.as_ref()),
         is_local: spec.external_traffic_policy.as_deref() == Some("Local"),
         ports: ports(spec, |port| Some(port.port)),
     }
