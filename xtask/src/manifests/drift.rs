@@ -15,6 +15,9 @@ const LABELS: [&str; 4] = [
 /// The ConfigMap from which the kustomize folders have the API server's address; the chart has variables.
 const ADDRESS: &str = "millrace-api-server";
 const AGENT: &str = "/spec/template/spec/containers/0";
+/// The labels by which the controllers of a Deployment avoid each other.
+const CONTROLLERS: &str = "/spec/template/spec/affinity/podAntiAffinity/\
+                           preferredDuringSchedulingIgnoredDuringExecution/0/podAffinityTerm/labelSelector/matchLabels";
 const SET_UP: &str = "/spec/template/spec/initContainers/0";
 
 pub fn check(renderer: &Renderer<'_>) -> Result<()> {
@@ -86,10 +89,8 @@ fn address(objects: &[Value]) -> [Option<String>; 2] {
 /// set-up's flags, of which the chart passes all.
 fn plain(object: &Value) -> Value {
     let mut object = object.clone();
-    const CONTROLLER: &str = "/spec/template/spec/affinity/podAntiAffinity/\
-                              preferredDuringSchedulingIgnoredDuringExecution/0/podAffinityTerm/labelSelector/matchLabels";
     let places =
-        ["/metadata/labels", "/spec/selector/matchLabels", "/spec/template/metadata/labels", CONTROLLER];
+        ["/metadata/labels", "/spec/selector/matchLabels", "/spec/template/metadata/labels", CONTROLLERS];
     for labels in places {
         if let Some(labels) = object.pointer_mut(labels).and_then(Value::as_object_mut) {
             labels.retain(|name, _| !LABELS.contains(&name.as_str()));
