@@ -251,7 +251,9 @@ impl Proxy {
                     services.iter().filter(|row| view::is_cluster_list(row, service, v4)).peekable();
                 // A Service of one family has no row for the other.
                 let is_there = rows.peek().is_some() || (expected.is_empty() && !backends.is_empty());
-                is_there && rows.all(|row| row.backends == expected)
+                // A list is written before its frontends. Without backends it looks complete too early.
+                let is_served = |row: &ServiceView| !backends.is_empty() || !row.frontends.is_empty();
+                is_there && rows.all(|row| row.backends == expected && is_served(row))
             })
         };
         self.wait_until(&format!("{service} has the backends {backends:?}"), || Ok(wanted(&self.services()?)))
