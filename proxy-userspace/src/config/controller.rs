@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::{BindAddress, LogFormat, parse};
 
 /// The class of Services that get addresses of nodes, by default.
-pub const NODE_IP_CLASS: &str = "millrace.dev/node-ip";
+const NODE_IP_CLASS: &str = "millrace.dev/node-ip";
 
 /// Flags of `millrace controller`.
 #[derive(clap::Args, Clone, Debug)]

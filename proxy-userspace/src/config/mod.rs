@@ -20,7 +20,7 @@ use std::time::Duration;
 use proxy_common::timeouts::Timeouts;
 
 pub use args::AgentArgs;
-pub use controller::{ControllerArgs, NODE_IP_CLASS};
+pub use controller::ControllerArgs;
 pub use error::{ConfigError, Refused};
 pub use file::Remark;
 pub use ipvs::IpvsArgs;

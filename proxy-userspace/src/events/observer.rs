@@ -57,7 +57,7 @@ impl EventObserver {
             match event {
                 SourceEvent::Change(Change::Upsert { object: Object::Service(service), .. }) => {
                     let key = ObjectKey::new(Kind::Service, &service.metadata);
-                    self.uids.set(Subject::Service(service_key(&key)), service.metadata.uid.as_deref());
+                    self.uids.set(Subject::Service(key.service()), service.metadata.uid.as_deref());
                 }
                 SourceEvent::Change(Change::Upsert { object: Object::Node(node), .. }) => {
                     let name = node.metadata.name.as_deref().unwrap_or_default();
@@ -67,7 +67,7 @@ impl EventObserver {
                     if may_run_agent(node) { self.electorate.add(name) } else { self.electorate.retire(name) }
                 }
                 SourceEvent::Change(Change::Delete(key)) => match key.kind {
-                    Kind::Service => self.uids.set(Subject::Service(service_key(key)), None),
+                    Kind::Service => self.uids.set(Subject::Service(key.service()), None),
                     Kind::Node => self.electorate.remove(&key.name),
                     Kind::EndpointSlice => {}
                 },
@@ -190,15 +190,11 @@ fn event_of(problem: &Problem) -> Option<(&'static str, SeenBy)> {
 
 fn affected_service(problem: &Problem) -> Option<ServiceKey> {
     let of_service = problem.object.as_ref().filter(|object| object.kind == Kind::Service);
-    problem.service.clone().or_else(|| of_service.map(service_key))
+    problem.service.clone().or_else(|| of_service.map(ObjectKey::service))
 }
 
 /// Returns the problem's text without the object, which the Event names already.
 fn note_of(problem: &Problem) -> String {
     let object = problem.object.clone().filter(|object| object.kind != Kind::Service);
     Problem { file: None, object, ..problem.clone() }.to_string()
-}
-
-fn service_key(key: &ObjectKey) -> ServiceKey {
-    ServiceKey { namespace: key.namespace.clone(), name: key.name.clone() }
 }

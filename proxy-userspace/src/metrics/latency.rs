@@ -6,11 +6,10 @@ use std::collections::{BTreeMap, HashMap};
 use jiff::Timestamp;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 
-use crate::model::{Family, Kind, ObjectKey, PortKey, ServiceKey};
+use crate::model::{Family, Kind, ObjectKey, PortKey, SERVICE_NAME_LABEL, ServiceKey};
 
 /// Set by the EndpointSlice controller.
 const ANNOTATION: &str = "endpoints.kubernetes.io/last-change-trigger-time";
-const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 /// Triggers kept of a Service that can't be applied; the oldest ones.
 const MOST_WAITING: usize = 16;
 

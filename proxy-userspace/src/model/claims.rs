@@ -17,9 +17,11 @@ pub(super) type Target = (SocketAddr, Protocol);
 /// A Service without creation time counts as younger than all others. Between equals the start of
 /// [`PortKey`](super::PortKey)'s order decides: namespace and name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Rank(bool, Option<Timestamp>);
+pub struct Rank(bool, Option<Timestamp>);
 
 impl Rank {
+    /// Returns the rank of a Service that was created then.
+    #[must_use]
     pub fn new(created: Option<Timestamp>) -> Self {
         Self(created.is_none(), created)
     }

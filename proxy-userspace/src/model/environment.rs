@@ -71,8 +71,7 @@ impl Environment {
     /// An address on a device that the Node object does not have was put there for a load balancer, by
     /// kube-vip or a person. A socket that is bound to all addresses has no claim to it.
     pub fn has_listener(&self, protocol: Protocol, address: SocketAddr) -> bool {
-        let of_node = self.own.as_ref().is_some_and(|own| own.addresses().contains(&address.ip()));
-        if of_node {
+        if self.own_addresses().contains(&address.ip()) {
             takes(&self.listeners, protocol, address)
         } else {
             self.devices.contains(&address.ip()) && self.listeners.contains(&Listener { protocol, address })

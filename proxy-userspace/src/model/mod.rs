@@ -37,12 +37,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use annotations::{ANNOTATIONS, Annotation};
+pub use claims::Rank;
 pub use desired::{
     Algorithm, Desired, Dirty, Eligibility, Endpoint, EndpointAddress, Family, Forwarding, Frontend,
     FrontendKind, HealthCheck, List, PortKey, Protocol, Scope, ServiceKey, ServicePort,
 };
 pub use listener::Listener;
-pub use node::{AGENTS_OS, OS_LABEL, may_run_agent};
+pub use node::{AGENTS_OS, AUTOSCALER_TAINT, OS_LABEL, may_run_agent};
 pub use object::{Change, Kind, Object, ObjectKey};
 pub use problem::{Problem, Severity, Topic, plain_line};
 pub use scheduler::Scheduler;
@@ -50,6 +51,7 @@ pub use settings::{
     ClusterIpClients, DEFAULT_MAGLEV_SIZE, MAGLEV_SIZES, MaglevSizeError, ModelSettings, NodePortAddresses,
     check_maglev_size,
 };
+pub use slice::SERVICE_NAME_LABEL;
 
 use claims::{Claims, Target};
 use environment::Environment;

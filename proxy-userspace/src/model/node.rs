@@ -11,7 +11,7 @@ use super::{Eligibility, Family};
 
 const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
 /// The cluster autoscaler's taint on a node that it is about to remove.
-const AUTOSCALER_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
+pub const AUTOSCALER_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 
 /// The label with the operating system, as Go names it.
 pub const OS_LABEL: &str = "kubernetes.io/os";

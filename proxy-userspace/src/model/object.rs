@@ -8,6 +8,8 @@ use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use super::ServiceKey;
+
 /// A change of one object.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
@@ -78,6 +80,12 @@ impl ObjectKey {
             _ => "default".to_owned(),
         };
         Self { kind, namespace, name: metadata.name.clone().unwrap_or_default() }
+    }
+
+    /// Returns the key of the Service with this namespace and name.
+    #[must_use]
+    pub fn service(&self) -> ServiceKey {
+        ServiceKey { namespace: self.namespace.clone(), name: self.name.clone() }
     }
 }
 

@@ -11,7 +11,7 @@ use super::problem::Notes;
 use super::{Family, Protocol, ServiceKey};
 
 /// The label with the name of a slice's Service.
-pub(super) const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
+pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 
 /// The label of a headless Service's slices, which kube-proxy does not read.
 ///

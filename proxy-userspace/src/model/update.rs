@@ -38,7 +38,7 @@ pub(super) struct Due {
 
 impl Model {
     pub(super) fn replace_service(&mut self, key: &ObjectKey, service: Option<(&Service, Notes)>) {
-        let key = service_key(key);
+        let key = key.service();
         let ingress = |index: &Index| {
             let spec = index.service(&key).and_then(|stored| stored.spec.as_ref());
             spec.map(|spec| spec.ingress.iter().map(|(_, address)| *address).collect()).unwrap_or_default()
@@ -313,10 +313,6 @@ pub(super) fn cluster_ranges(settings: &ModelSettings) -> impl Iterator<Item = I
 /// not.
 fn relevant_parts(node: Option<&NodeSpec>) -> Option<(&[IpAddr], &[IpAddr], Option<&str>)> {
     node.map(|node| (node.internal.as_slice(), node.external.as_slice(), node.own.zone.as_deref()))
-}
-
-fn service_key(key: &ObjectKey) -> ServiceKey {
-    ServiceKey { namespace: key.namespace.clone(), name: key.name.clone() }
 }
 
 fn target(frontend: &Frontend, port: &ServicePort) -> Target {

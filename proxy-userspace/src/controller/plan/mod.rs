@@ -17,16 +17,12 @@ use std::sync::Arc;
 
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 
-use crate::model::{Change, Family, Kind, Object, ObjectKey, ServiceKey};
+use crate::model::{Change, Family, Kind, Object, ObjectKey, SERVICE_NAME_LABEL, ServiceKey};
 use node::NodeFacts;
 pub use node::NodeName;
-pub use pool::POOL_LABEL;
 use ports::{Assignment, assign};
 use service::ServiceFacts;
 pub use service::{Classes, Current, PORTS_CONDITION};
-
-/// The label with the name of a slice's Service.
-const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 
 /// The objects that addresses follow from.
 #[derive(Debug)]
@@ -84,7 +80,7 @@ impl Cluster {
                 None
             }
             Change::Upsert { object: Object::Service(service), .. } => {
-                let key = service_key(ObjectKey::new(Kind::Service, &service.metadata));
+                let key = ObjectKey::new(Kind::Service, &service.metadata).service();
                 self.services.insert(key.clone(), ServiceFacts::of(&service, &self.classes));
                 Some(key)
             }
@@ -100,7 +96,7 @@ impl Cluster {
                     None
                 }
                 Kind::Service => {
-                    let key = service_key(key);
+                    let key = key.service();
                     self.services.remove(&key);
                     Some(key)
                 }
@@ -207,10 +203,6 @@ fn addresses(nodes: &[&NodeFacts], families: &[Family]) -> Vec<IpAddr> {
     let all = if external.is_empty() { internal() } else { external };
     let of = |family: Family| all.iter().copied().filter(move |address| Family::of(*address) == family);
     families.iter().flat_map(|family| of(*family)).collect()
-}
-
-fn service_key(key: ObjectKey) -> ServiceKey {
-    ServiceKey { namespace: key.namespace, name: key.name }
 }
 
 impl Shortage {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Node;
 
 use super::pool::Pool;
+use crate::model::AUTOSCALER_TAINT;
 
 /// A Node's name.
 pub type NodeName = Arc<str>;
@@ -14,8 +15,6 @@ pub type NodeName = Arc<str>;
 const K3S_ENABLE_LABEL: &str = "svccontroller.k3s.cattle.io/enablelb";
 /// The label that keeps a node out of every load balancer.
 const EXCLUDE_LABEL: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
-/// The cluster autoscaler's taint on a node that it is about to remove.
-const AUTOSCALER_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 
 /// A Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

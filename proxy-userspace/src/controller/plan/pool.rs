@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 /// The label that puts nodes into a pool, and names the pool of a Service.
-pub const POOL_LABEL: &str = "millrace.dev/lb-pool";
+pub(super) const POOL_LABEL: &str = "millrace.dev/lb-pool";
 /// The label of k3s with the same purpose.
 pub(super) const K3S_POOL_LABEL: &str = "svccontroller.k3s.cattle.io/lbpool";
 

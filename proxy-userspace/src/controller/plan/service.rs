@@ -4,10 +4,9 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::{Service, ServiceSpec, ServiceStatus};
-use k8s_openapi::jiff::Timestamp;
 
 use super::pool::Pool;
-use crate::model::{Family, Protocol, ServiceKey};
+use crate::model::{Family, Protocol, Rank, ServiceKey};
 
 /// The type of the condition that tells of ports without a load balancer. Kubernetes' own service
 /// controllers use it, too.
@@ -24,10 +23,6 @@ pub struct Classes {
 
 /// A port as other Services compete for it.
 pub(super) type Port = (Protocol, u16);
-
-/// The smaller rank wins: the older Service, as in the agents' decisions.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Rank(bool, Option<Timestamp>);
 
 /// A Service.
 #[derive(Clone, Debug, PartialEq)]
@@ -67,7 +62,7 @@ impl ServiceFacts {
         let spec = service.spec.as_ref();
         let created = service.metadata.creation_timestamp.as_ref().map(|time| time.0);
         Self {
-            rank: Rank(created.is_none(), created),
+            rank: Rank::new(created),
             uid: service.metadata.uid.clone(),
             families: spec.map(families).unwrap_or_default(),
             node_ports: spec.map(node_ports).unwrap_or_default(),

@@ -1,5 +1,6 @@
 use serde_json::{Value, from_value, json};
 
+use super::pool::POOL_LABEL;
 use super::*;
 
 const NODE_IP: &str = "millrace.dev/node-ip";
