@@ -26,6 +26,13 @@ pub fn mac_number(mac: [u8; 6]) -> u64 {
     mac.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
+/// Returns the MAC address of a number: the inverse of [`mac_number`].
+#[must_use]
+pub fn mac_of(number: u64) -> [u8; 6] {
+    let [first, second, third, fourth, fifth, sixth, ..] = number.to_le_bytes();
+    [first, second, third, fourth, fifth, sixth]
+}
+
 /// Returns the word of a device. Zero = unknown.
 #[inline(always)]
 #[must_use]
@@ -55,6 +62,12 @@ mod tests {
 
     fn is_refused(device: u32, mac: [u8; 6]) -> bool {
         is_for_another_mac(device_mac_word(3, mac_number(OWN)), device, mac_number(mac))
+    }
+
+    #[test]
+    fn the_first_byte_of_a_mac_address_is_the_lowest_of_its_number() {
+        assert_eq!(mac_number([1, 2, 3, 4, 5, 6]), 0x06_05_04_03_02_01);
+        assert_eq!(mac_of(mac_number([1, 2, 3, 4, 5, 6])), [1, 2, 3, 4, 5, 6]);
     }
 
     #[test]

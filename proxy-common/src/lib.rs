@@ -15,6 +15,7 @@
 
 pub mod addr;
 pub mod affinity;
+pub mod announced;
 pub mod answer;
 pub mod backend;
 pub mod checksum;

@@ -36,10 +36,12 @@ pub enum Part {
     Refusal4 = 11,
     /// Refused IPv6 packets: their sender is told.
     Refusal6 = 12,
+    /// Questions for the MAC address of an address that this node announces: ARP, Neighbour Discovery.
+    Announced = 13,
 }
 
 /// The number of entries of each array.
-pub const PART_ENTRIES: u32 = 13;
+pub const PART_ENTRIES: u32 = 14;
 
 /// A part of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +82,7 @@ parts! {
         SnatReply6 "xdp_snat_reply6"
         Refusal4 "xdp_refusal4"
         Refusal6 "xdp_refusal6"
+        Announced "xdp_announced"
     }
     "tc_ingress" "TC_PARTS" {
         Ipv6 "tc_ipv6"
@@ -95,6 +98,7 @@ parts! {
         SnatReply6 "tc_snat_reply6"
         Refusal4 "tc_refusal4"
         Refusal6 "tc_refusal6"
+        Announced "tc_announced"
     }
     "tc_ingress_l3" "L3_PARTS" {
         Ipv6 "l3_ipv6"

@@ -116,6 +116,8 @@ reasons! {
     /// A socket that is bound to a loopback address asked for a NodePort there, and the backend has
     /// no address of this node. The call fails with EADDRNOTAVAIL.
     LoopbackSource = 44, "loopback_source";
+    /// A question for the MAC address of a Service's address that this node announces, answered by the program.
+    Announced = 48, "announced";
 }
 
 /// The count of numbers reserved for reasons: the stride of COUNTERS.
@@ -203,6 +205,7 @@ impl Program {
                     | Reason::ForgedTunnel
                     | Reason::Unserved
                     | Reason::LoopbackSource
+                    | Reason::Announced
             ),
             Self::TcEgress => Self::can_on_way_out(reason) || matches!(reason, Reason::Unserved),
             Self::TcPodOut => Self::can_on_way_out(reason),
@@ -314,5 +317,7 @@ mod tests {
         }
         assert!(Program::TcEgress.can(Reason::ForgedTunnel) && Program::TcEgress.can(Reason::Unserved));
         assert!(!Program::XdpIngress.can(Reason::LoopbackSource));
+        assert!(Program::XdpIngress.can(Reason::Announced) && !Program::TcPodIn.can(Reason::Announced));
+        assert!(!Reason::Announced.is_drop());
     }
 }

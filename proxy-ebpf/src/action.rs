@@ -15,14 +15,15 @@ use crate::packet::capture;
 use crate::packet::tc::{BARE, FRAMED, TcPacket};
 use crate::packet::xdp::XdpPacket;
 use crate::trace;
-use crate::verdict::{NO_ROOM, Verdict};
+use crate::verdict::{NO_ROOM, UNTOUCHED, Verdict};
 
 /// Counts an XDP program's verdict and returns its action.
 #[inline(always)]
-pub fn finish_xdp(packet: &XdpPacket, verdict: Verdict) -> u32 {
+pub fn finish_xdp(packet: &XdpPacket, mut verdict: Verdict) -> u32 {
     if let Verdict::Continue(part) = verdict {
         trace::step(Step::Part, part as u32);
         continue_in(packet.context(), &maps::XDP_PARTS, part);
+        verdict = without(part);
     }
     trace::conclude(Program::XdpIngress, verdict.reason());
     observe::count(Program::XdpIngress, verdict.reason(), packet.length());
@@ -53,10 +54,11 @@ pub fn finish_ingress<const LINK: usize>(packet: &TcPacket<LINK>, verdict: Verdi
 
 /// `TC_ACT_UNSPEC` lets other software's programs behind ours run.
 #[inline(always)]
-pub fn finish<const LINK: usize>(program: Program, verdict: Verdict, packet: &TcPacket<LINK>) -> i32 {
+pub fn finish<const LINK: usize>(program: Program, mut verdict: Verdict, packet: &TcPacket<LINK>) -> i32 {
     if let Verdict::Continue(part) = verdict {
         trace::step(Step::Part, part as u32);
         continue_in(packet.context(), parts_of::<LINK>(program), part);
+        verdict = without(part);
     }
     trace::conclude(program, verdict.reason());
     observe::count(program, verdict.reason(), packet.length());
@@ -119,7 +121,17 @@ fn continue_in(context: *mut c_void, parts: &'static Parts, part: Part) {
         Part::SnatReply6 => tail_call::<{ Part::SnatReply6 as u32 }>(context, parts),
         Part::Refusal4 => tail_call::<{ Part::Refusal4 as u32 }>(context, parts),
         Part::Refusal6 => tail_call::<{ Part::Refusal6 as u32 }>(context, parts),
+        Part::Announced => tail_call::<{ Part::Announced as u32 }>(context, parts),
     }
+}
+
+/// The verdict about a packet whose part is missing.
+///
+/// The questions for the node's own MAC address take the way of those for a Service's address. Without answers, the node
+/// could not be reached.
+#[inline(always)]
+const fn without(part: Part) -> Verdict {
+    if matches!(part, Part::Announced) { UNTOUCHED } else { NO_ROOM }
 }
 
 #[inline(always)]

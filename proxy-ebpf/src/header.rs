@@ -146,6 +146,49 @@ pub struct IcmpHeader {
     pub rest: u32,
 }
 
+/// A MAC address as it lies in memory, in words: BPF has no wide copies of bytes.
+pub type Mac = [u16; 3];
+
+/// An ARP packet for IPv4 addresses on Ethernet (RFC 826).
+#[repr(C, packed(2))]
+#[derive(Clone, Copy)]
+pub struct Arp {
+    /// Kinds and lengths of the addresses; [`Arp::IPV4_ON_ETHERNET`] as this struct has them.
+    pub form: [u16; 3],
+    pub operation: u16,
+    pub sender_mac: Mac,
+    pub sender: u32,
+    pub target_mac: Mac,
+    pub target: u32,
+}
+
+impl Arp {
+    pub const IPV4_ON_ETHERNET: [u16; 3] = [1_u16.to_be(), ether_type::IPV4, u16::from_ne_bytes([6, 4])];
+    pub const REQUEST: u16 = 1_u16.to_be();
+    pub const REPLY: u16 = 2_u16.to_be();
+}
+
+/// A Neighbour Solicitation or Advertisement, whose options follow (RFC 4861, sections 4.3 and 4.4).
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct NeighbourMessage {
+    pub kind: u8,
+    pub code: u8,
+    pub checksum: u16,
+    pub flags: u32,
+    pub target: [u32; 4],
+}
+
+/// The option of such a message with its sender's or its target's MAC address (RFC 4861, section 4.6.1).
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct MacOption {
+    pub kind: u8,
+    /// In units of eight bytes.
+    pub length: u8,
+    pub mac: Mac,
+}
+
 /// Types for which any bytes in a frame are a valid value.
 ///
 /// # Safety
@@ -174,7 +217,10 @@ wire!(
     Udp,
     Sctp,
     SctpStart,
-    IcmpHeader
+    IcmpHeader,
+    Arp,
+    NeighbourMessage,
+    MacOption
 );
 
 /// IP protocol numbers that the programs know.
@@ -198,6 +244,7 @@ pub mod protocol {
 pub mod ether_type {
     use super::EtherType;
 
+    pub const ARP: u16 = EtherType::Arp as u16;
     pub const IPV4: u16 = EtherType::Ipv4 as u16;
     pub const IPV6: u16 = EtherType::Ipv6 as u16;
 }

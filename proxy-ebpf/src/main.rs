@@ -20,6 +20,8 @@ mod action;
 
 mod hooks;
 
+mod announced;
+
 mod icmp;
 
 mod forward;

@@ -6,11 +6,11 @@ use proxy_common::verdict::Program;
 
 use crate::action::{finish, finish_ingress, finish_xdp};
 use crate::hooks::{pod, tunnel, uplink};
-use crate::icmp;
 use crate::maps::v4::V4;
 use crate::maps::v6::V6;
 use crate::packet::tc::{BARE, FRAMED, TcPacket};
 use crate::packet::xdp::XdpPacket;
+use crate::{announced, icmp};
 
 macro_rules! uplink_parts {
     ($($xdp:ident $tc:ident $l3:ident = $walk:expr;)+) => {$(
@@ -48,6 +48,20 @@ uplink_parts! {
     xdp_snat_reply6 tc_snat_reply6 l3_snat_reply6 = uplink::walk_snat_reply::<_, V6>;
     xdp_refusal4 tc_refusal4 l3_refusal4 = uplink::walk_refusal::<_, V4>;
     xdp_refusal6 tc_refusal6 l3_refusal6 = uplink::walk_refusal::<_, V6>;
+}
+
+/// Questions for a MAC address. Bare packets have no such questions.
+#[xdp(frags)]
+pub fn xdp_announced(context: XdpContext) -> u32 {
+    let packet = XdpPacket::new(&context);
+    finish_xdp(&packet, announced::receive(packet))
+}
+
+/// The same in `tc_ingress`.
+#[classifier]
+pub fn tc_announced(context: TcContext) -> i32 {
+    let packet = TcPacket::<FRAMED>::new(&context);
+    finish_ingress(&packet, announced::receive(packet))
 }
 
 macro_rules! pod_parts {

@@ -4,20 +4,21 @@ use proxy_common::backend::Backend;
 use proxy_common::flow::FLOW_ENCAPSULATE;
 use proxy_common::fragment::Side;
 use proxy_common::frontend::{FRONTEND_DSR, Frontend};
+use proxy_common::part::Part;
 use proxy_common::selection::{BackendRef, Slot};
 use proxy_common::trace::Step;
 use proxy_common::verdict::Reason;
 
 use crate::flow::{self, Found, Owner, mode_change};
 use crate::forward::{dsr_node, dsr_pod, fragment_ipv4, nat, other_mode, snat};
-use crate::header::{ETHERNET, protocol};
+use crate::header::{ETHERNET, ether_type, protocol};
 use crate::hooks::{first_look, refusal};
 use crate::icmp::{self, Icmp};
 use crate::maps::config::{is_snat_port, takes_ipip};
 use crate::maps::family::{Family, FlowOf};
 use crate::maps::{mode, observe};
 use crate::packet::ip::Header;
-use crate::packet::{Packet, Parsed, by_ether_type};
+use crate::packet::{Kind, Packet, Parsed, by_ether_type};
 use crate::parse::parse_with;
 use crate::parse::unusual::Fragments;
 use crate::select::{affinity, backend, node_flow, peer, source, vip};
@@ -27,12 +28,22 @@ use crate::verdict::{HAND_TO_TC, NO_ROOM, NextStage, UNTOUCHED, Verdict};
 /// Decides about a frame. The VLAN device above, which has TC programs of its own, serves tagged frames.
 #[inline(always)]
 pub fn walk<P: Packet>(packet: P) -> Verdict {
-    by_ether_type!(packet, walk_family(packet) else UNTOUCHED)
+    by_ether_type!(packet, walk_family(packet) else walk_other(&packet))
+}
+
+#[inline(always)]
+fn walk_other<P: Packet>(packet: &P) -> Verdict {
+    let is_arp = P::KIND != Kind::Bare && packet.ether_type() == ether_type::ARP;
+    if is_arp { Verdict::Continue(Part::Announced) } else { UNTOUCHED }
 }
 
 #[inline(always)]
 fn walk_family<P: Packet, F: Icmp>(packet: P) -> Verdict {
-    if !first_look::may_be_for_us::<P, F>(&packet) || first_look::is_for_another_mac(&packet) {
+    if !first_look::may_be_for_us::<P, F>(&packet) {
+        let is_solicitation = P::KIND != Kind::Bare && F::may_be_solicitation(&packet);
+        return if is_solicitation { Verdict::Continue(Part::Announced) } else { UNTOUCHED };
+    }
+    if first_look::is_for_another_mac(&packet) {
         return UNTOUCHED;
     }
     match F::peek_protocol(&packet, ETHERNET) {

@@ -6,7 +6,7 @@ use proxy_common::checksum::Difference;
 use proxy_common::icmp::SourcePrefix;
 use proxy_common::verdict::Reason;
 use proxy_common::way::WAY_IPV4;
-use proxy_common::{Addr4, Addr6};
+use proxy_common::{Addr4, Addr6, Address};
 
 use super::quoted::Behind;
 use crate::header::{DONT_FRAGMENT, ETHERNET, IcmpHeader, Ipv4, Ipv6, OFFSET_MASK, is_extension, protocol};
@@ -50,6 +50,8 @@ pub trait Icmp: Header {
     const ECHO_REQUEST: u8;
     /// Type of the echo.
     const ECHO_REPLY: u8;
+    /// Type of a message that asks for a MAC address.
+    const SOLICITATION: Option<u8>;
     /// Whether the checksum covers a pseudo-header.
     const HAS_PSEUDO_HEADER: bool;
     /// Flag of a way whose addresses are of this family, or zero.
@@ -72,6 +74,8 @@ pub trait Icmp: Header {
     fn is_host(address: &Self::Address) -> bool;
     /// Whether a type is that of an error that may be about one connection.
     fn is_error(kind: u8) -> bool;
+    /// Whether a packet may be a question for a MAC address to the group of those that may have the address.
+    fn may_be_solicitation<P: Packet>(packet: &P) -> bool;
     /// Reads the IP header that an error quotes at `offset`. Reads whole packets and first fragments only.
     fn read_quote<P: Packet>(packet: &P, offset: usize) -> Option<Quote<Self::Address>>;
     /// Gives a received packet the hop limit of a sent one.
@@ -84,6 +88,7 @@ impl Icmp for V4 {
     const PROTOCOL: u8 = protocol::ICMP;
     const ECHO_REQUEST: u8 = 8;
     const ECHO_REPLY: u8 = 0;
+    const SOLICITATION: Option<u8> = None;
     const HAS_PSEUDO_HEADER: bool = false;
     const WAY_FLAG: u16 = WAY_IPV4;
     /// The size that every host accepts (RFC 791, section 3.1). A lower MTU is more likely forged than a
@@ -122,6 +127,10 @@ impl Icmp for V4 {
         matches!(kind, 3 | 11 | 12)
     }
     #[inline(always)]
+    fn may_be_solicitation<P: Packet>(_packet: &P) -> bool {
+        false
+    }
+    #[inline(always)]
     fn read_quote<P: Packet>(packet: &P, offset: usize) -> Option<Quote<Addr4>> {
         let header = packet.read::<Ipv4>(offset)?;
         let length = u32::from(header.version_and_length & 0x0f) << 2;
@@ -155,6 +164,7 @@ impl Icmp for V6 {
     const PROTOCOL: u8 = protocol::ICMP6;
     const ECHO_REQUEST: u8 = 128;
     const ECHO_REPLY: u8 = 129;
+    const SOLICITATION: Option<u8> = Some(135);
     const HAS_PSEUDO_HEADER: bool = true;
     const WAY_FLAG: u16 = 0;
     const LEAST_MTU: u32 = LEAST_LINK;
@@ -191,6 +201,12 @@ impl Icmp for V6 {
         matches!(kind, 1..=4)
     }
     #[inline(always)]
+    fn may_be_solicitation<P: Packet>(packet: &P) -> bool {
+        Self::peek_destination(packet, ETHERNET, |destination, protocol| {
+            protocol == Self::PROTOCOL && is_solicited_node(destination)
+        }) == Some(true)
+    }
+    #[inline(always)]
     fn read_quote<P: Packet>(packet: &P, offset: usize) -> Option<Quote<Addr6>> {
         let header = packet.read::<Ipv6>(offset)?;
         let (first, protocol) = (header.first_word, header.next_header);
@@ -219,6 +235,19 @@ impl Icmp for V6 {
         let [first, second, ..] = address.0;
         SourcePrefix::new([first, second])
     }
+}
+
+/// The group of the IPv6 addresses that end as an address does (RFC 4291, section 2.7.1): `ff02::1:ff` and the last
+/// three bytes.
+#[inline(always)]
+pub const fn solicited_node(address: &[u32; 4]) -> [u32; 4] {
+    let [.., last] = *address;
+    [0xff02_0000_u32.to_be(), 0, 1_u32.to_be(), 0xff00_0000_u32.to_be() | last & 0x00ff_ffff_u32.to_be()]
+}
+
+#[inline(always)]
+fn is_solicited_node(address: &Addr6) -> bool {
+    address.difference(&Addr6(solicited_node(&address.0))) == 0
 }
 
 /// Whether a packet came from one host to one host, and may be answered.

@@ -10,6 +10,6 @@ mod receive;
 mod relay;
 
 pub use answer::answer;
-pub use family::Icmp;
+pub use family::{Icmp, solicited_node};
 pub use receive::{receive, receive_of_pod};
 pub use relay::{receive_tunnelled, restore};

@@ -1,11 +1,12 @@
 //! Incoming ICMP messages, by kind.
 
 use proxy_common::fragment::Side;
+use proxy_common::part::Part;
 
 use crate::header::{ETHERNET, IcmpHeader};
 use crate::icmp::family::Icmp;
 use crate::icmp::{echo, relay};
-use crate::packet::Packet;
+use crate::packet::{self, Packet};
 use crate::verdict::{UNTOUCHED, Verdict};
 
 /// Receives an ICMP message over an uplink. Messages behind options or extension headers are the stack's.
@@ -14,7 +15,8 @@ pub fn receive<P: Packet, F: Icmp>(packet: P) -> Verdict {
     match read_kind::<P, F>(&packet) {
         Kind::EchoRequest => echo::receive::<P, F, { Side::Uplink as u32 }>(packet),
         Kind::Error => relay::receive::<P, F>(packet),
-        Kind::Other => UNTOUCHED,
+        Kind::Solicitation if P::KIND != packet::Kind::Bare => Verdict::Continue(Part::Announced),
+        Kind::Solicitation | Kind::Other => UNTOUCHED,
     }
 }
 
@@ -24,7 +26,7 @@ pub fn receive_of_pod<P: Packet, F: Icmp>(packet: P) -> Verdict {
     match read_kind::<P, F>(&packet) {
         Kind::EchoRequest => echo::receive::<P, F, { Side::Pod as u32 }>(packet),
         Kind::Error => relay::receive_of_pod::<P, F>(packet),
-        Kind::Other => UNTOUCHED,
+        Kind::Solicitation | Kind::Other => UNTOUCHED,
     }
 }
 
@@ -32,6 +34,8 @@ pub fn receive_of_pod<P: Packet, F: Icmp>(packet: P) -> Verdict {
 enum Kind {
     EchoRequest,
     Error,
+    /// A question for a MAC address.
+    Solicitation,
     Other,
 }
 
@@ -46,6 +50,8 @@ fn read_kind<P: Packet, F: Icmp>(packet: &P) -> Kind {
         Kind::EchoRequest
     } else if F::is_error(kind) {
         Kind::Error
+    } else if F::SOLICITATION == Some(kind) {
+        Kind::Solicitation
     } else {
         Kind::Other
     }

@@ -19,6 +19,7 @@ use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_NO_COMMON_LRU, BPF_F_NO_PREALLOC}
 use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, LruHashMap, LruPerCpuHashMap, PerCpuArray, ProgramArray};
 use aya_ebpf::macros::btf_map;
 use proxy_common::affinity::{Affinity, AffinityKey};
+use proxy_common::announced::{ANNOUNCED_ENTRIES, AnnouncedKey};
 use proxy_common::answer::{ANSWERS_ENTRIES, ANSWERS_ROW};
 use proxy_common::backend::Backend;
 use proxy_common::config::{AGENT_WORDS, PORT_GROUP, PORT_GROUPS};
@@ -206,6 +207,10 @@ pub static SERVED_PORTS: Array<[u8; PORT_GROUP as usize], { PORT_GROUPS as usize
 /// The agent stores through its memory mapping.
 #[btf_map]
 pub static DEVICE_MACS: Array<u64, { DEVICE_MAC_WORDS as usize }, MMAPABLE> = Array::new();
+/// Addresses that this node answers for on a link, by device; the value is the MAC address. Written by the agent, read
+/// by the programs.
+#[btf_map]
+pub static ANNOUNCED: HashMap<AnnouncedKey, u64, { ANNOUNCED_ENTRIES as usize }, ON_DEMAND> = HashMap::new();
 /// One bit for each port (network byte order, as a number) that a frontend on an address of this node may
 /// have.
 ///

@@ -120,6 +120,11 @@ pub trait Packet: Copy {
     fn load(&self, offset: usize, to: &mut Chunk, bytes: usize) -> Result<(), Refused>;
     /// Copies 1 to 128 bytes into the frame. All pointers die.
     fn store(&self, offset: usize, from: &Chunk, bytes: usize) -> Result<(), Refused>;
+    /// Gives the frame another length, or the same.
+    ///
+    /// Its content is undefined afterwards. The kernel forgets a checksum over the whole frame, but not one that
+    /// hardware is to complete.
+    fn set_length(&mut self, bytes: usize) -> Result<(), Refused>;
     /// Gives the frame another length.
     ///
     /// Its content is undefined afterwards, and the kernel's knowledge of checksums and segments is lost.

@@ -394,13 +394,10 @@ impl<const LINK: usize> Packet for TcPacket<LINK> {
             _ => Err(Refused),
         }
     }
-    /// Resizes the frame so that the kernel forgets its checksum.
-    ///
-    /// It forgets one that hardware was to complete (`CHECKSUM_PARTIAL`) only if its place is pulled out of
-    /// the frame (`skb_postpull_rcsum`). It forgets one over the whole frame (`CHECKSUM_COMPLETE`) only if
-    /// the length changes.
+    /// Changes the length once more than necessary: only then does the kernel forget a checksum over the whole
+    /// frame (`CHECKSUM_COMPLETE`).
     #[inline(always)]
-    fn resize(&mut self, bytes: usize, transport: Transport) -> Result<(), Refused> {
+    fn set_length(&mut self, bytes: usize) -> Result<(), Refused> {
         let bytes = bytes - (ETHERNET - LINK);
         for length in [bytes + 1, bytes] {
             // SAFETY: the context is the kernel's; all packet pointers are looked up again afterwards.
@@ -408,6 +405,15 @@ impl<const LINK: usize> Packet for TcPacket<LINK> {
                 return Err(Refused);
             }
         }
+        Ok(())
+    }
+    /// Resizes the frame so that the kernel forgets its checksum.
+    ///
+    /// It forgets one that hardware was to complete (`CHECKSUM_PARTIAL`) only if its place is pulled out of
+    /// the frame (`skb_postpull_rcsum`).
+    #[inline(always)]
+    fn resize(&mut self, bytes: usize, transport: Transport) -> Result<(), Refused> {
+        self.set_length(bytes)?;
         self.forget_checksum(Self::place(transport.offset()) as i32 + 1)
     }
     #[inline(always)]

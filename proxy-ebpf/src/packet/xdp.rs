@@ -154,7 +154,7 @@ impl Packet for XdpPacket {
     /// Shrinks the frame at its end, or lengthens it in front: drivers always have room there, but not
     /// always behind a frame.
     #[inline(always)]
-    fn resize(&mut self, bytes: usize, _transport: Transport) -> Result<(), Refused> {
+    fn set_length(&mut self, bytes: usize) -> Result<(), Refused> {
         // SAFETY: the context is valid for the program's run.
         let missing = bytes as i32 - unsafe { bpf_xdp_get_buff_len(self.context) } as i32;
         if missing >= 0 {
@@ -162,6 +162,10 @@ impl Packet for XdpPacket {
         }
         // SAFETY: the context is the kernel's; all packet pointers are looked up again afterwards.
         if unsafe { bpf_xdp_adjust_tail(self.context, missing) } == 0 { Ok(()) } else { Err(Refused) }
+    }
+    #[inline(always)]
+    fn resize(&mut self, bytes: usize, _transport: Transport) -> Result<(), Refused> {
+        self.set_length(bytes)
     }
     #[inline(always)]
     fn largest_packet<A>(&self, parsed: &Parsed<A>, outer: usize) -> u32 {

@@ -18,7 +18,8 @@ pub const fn what_to_do(reason: Reason) -> &'static str {
         | Reason::IcmpError
         | Reason::ServedPod
         | Reason::Hairpin
-        | Reason::Connected => NOTHING,
+        | Reason::Connected
+        | Reason::Announced => NOTHING,
         Reason::NotOurs => {
             "Nothing. If a Service's packets are among them, check that `millrace services` on this node \
              lists their address and port."

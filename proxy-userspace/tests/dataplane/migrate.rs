@@ -25,7 +25,7 @@ use crate::support::{Scratch, all, closed, desired, key, port};
 /// A layout that this agent does not know.
 const UNKNOWN: u32 = LAYOUT_VERSION + 1;
 /// The maps that layouts 2 to 9 added.
-const NEW_MAPS: [(u32, &str); 33] = [
+const NEW_MAPS: [(u32, &str); 34] = [
     (2, "AFFINITY4"),
     (2, "AFFINITY6"),
     (2, "SOURCE_RANGES4"),
@@ -59,6 +59,7 @@ const NEW_MAPS: [(u32, &str); 33] = [
     (6, "FRONTEND_INDEX4"),
     (6, "FRONTEND_INDEX6"),
     (9, "DEVICE_MACS"),
+    (9, "ANNOUNCED"),
 ];
 
 fn root(scratch: &Scratch, version: u32) -> PathBuf {

@@ -8,6 +8,7 @@
     reason = "a test that finds something else than it put there must fail at once"
 )]
 
+mod announced;
 mod another_mac;
 mod answers;
 mod backend_node;

@@ -1,6 +1,7 @@
 //! An emptied bed, for the next test.
 
 use proxy_common::affinity::{Affinity, AffinityKey};
+use proxy_common::announced::AnnouncedKey;
 use proxy_common::backend::Backend;
 use proxy_common::config::{AGENT_WORDS, PORT_GROUP, PORT_GROUPS};
 use proxy_common::event::{Monitor, Recording};
@@ -28,6 +29,7 @@ impl Bed {
         self.clear_hash::<AffinityKey<Addr4>, Affinity>("AFFINITY4");
         self.clear_hash::<AffinityKey<Addr6>, Affinity>("AFFINITY6");
         self.clear_hash::<VipKey, u32>("VIPS");
+        self.clear_hash::<AnnouncedKey, u64>("ANNOUNCED");
         self.clear_hash::<FragmentKey<Addr4>, u64>("FRAGMENTS4");
         self.clear_hash::<FragmentKey<Addr6>, u64>("FRAGMENTS6");
         self.clear_hash::<HeldKey, Held>("HELD");

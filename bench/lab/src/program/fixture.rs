@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use proxy_common::addr::{mapped, unmapped};
 use proxy_common::affinity::{Affinity, AffinityKey};
+use proxy_common::announced::AnnouncedKey;
 use proxy_common::backend::{
     BACKEND_EXISTS, BACKEND_LOCAL, BACKEND_POD, BACKEND_READY, BACKEND_SERVING, Backend,
 };
@@ -118,6 +119,12 @@ impl Bed {
         let place = device_mac_place(device);
         self.set::<u64>("DEVICE_MACS", place, device_mac_word(device, mac_number(mac)));
         self.marked.borrow_mut().push(("DEVICE_MACS", place));
+    }
+
+    /// Announces an address on a device, as the agent does.
+    pub fn announce(&self, address: IpAddr, device: u32, mac: Mac) {
+        let key = AnnouncedKey { address: mapped(address), device };
+        self.insert::<AnnouncedKey, u64>("ANNOUNCED", key, mac_number(mac));
     }
 
     fn mark(&self, map: &'static str, word: u32, bits: u64) {

@@ -11,7 +11,7 @@ use aya::Ebpf;
 use aya::maps::ProgramArray;
 use aya::programs::{ProgramFd, SchedClassifier, Xdp};
 use proxy_common::config::AGENT_HEARTBEAT;
-use proxy_common::part::parts_of;
+use proxy_common::part::{Part, parts_of};
 use proxy_common::selection::BackendRef;
 
 use super::builder::{BedBuilder, Sizes, unless_refused};
@@ -96,6 +96,21 @@ impl Bed {
         let ebpf = self.with_program(hook);
         let program = ebpf.program(hook.program()).expect("a program that was loaded");
         program.info().unwrap_or_else(|error| panic!("{}: {error:?}", hook.program())).id()
+    }
+
+    /// Empties a place in the array of the parts of a loaded program. Beds of default sizes serve other tests later, so
+    /// this one must have others.
+    ///
+    /// # Panics
+    /// If the sizes are the default, or the place was empty.
+    pub fn remove_part(&self, hook: Hook, part: Part) {
+        assert_ne!(self.builder.sizes, Sizes::default(), "another test would get this bed");
+        let mut ebpf = self.with_program(hook);
+        let program =
+            parts_of(hook.program()).find(|program| program.part == part).expect("a part of the program");
+        let array = ebpf.map_mut(program.array).expect(program.array);
+        let mut array = ProgramArray::try_from(array).expect(program.array);
+        array.clear_index(&(part as u32)).unwrap_or_else(|error| panic!("{}: {error:?}", program.name));
     }
 
     /// Pins the maps in one directory and the programs in another, by their names, as an agent does. The directories

@@ -102,6 +102,7 @@ fn a_filter_of_layout_1_gets_our_program_and_our_marker() {
         fs::rename(&ours, &former).unwrap();
         let first = ["AFFINITY4", "AFFINITY6", "SOURCE_RANGES4", "SOURCE_RANGES6"];
         for map in first.into_iter().chain([
+            "ANNOUNCED",
             "ANSWERS",
             "DEVICES",
             "DEVICE_MACS",

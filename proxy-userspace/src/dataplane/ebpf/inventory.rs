@@ -16,12 +16,13 @@ use super::layout::Layout;
 use super::settings::Sizes;
 
 /// Returns the maps of the object with the wanted size of each; `None` keeps the size in the object.
-pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 60] {
+pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 61] {
     [
         ("ADDRESS_FILTER", None),
         ("AFFINITY4", Some(sizes.affinity)),
         ("AFFINITY6", Some(sizes.affinity)),
         ("AGENT", None),
+        ("ANNOUNCED", None),
         ("BACKEND_CONNECTIONS4", Some(sizes.backends)),
         ("BACKEND_CONNECTIONS6", Some(sizes.backends)),
         ("BACKENDS4", Some(sizes.backends)),

@@ -7,7 +7,7 @@
 //! 6 adds FRONTEND_INDEX, which is filled anew. Layout 7 adds the figures of Services and endpoints, and the
 //! recorder of events. In layout 8 the wish of `millrace monitor` names Services by bits, and lasts three seconds.
 //! In layout 9 FLOWS evicts no entries, hash maps take their memory when entries come, and AGENT has two more
-//! words; later builds add DEVICE_MACS. Once no link runs a program of the former layout,
+//! words; later builds add DEVICE_MACS and ANNOUNCED. Once no link runs a program of the former layout,
 //! [`Resize`](super::resize::Resize) replaces those maps.
 //!
 //! The maps of any other layout stay untouched until ours are filled. Then each of its links gets

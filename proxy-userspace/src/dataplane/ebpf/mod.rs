@@ -1,6 +1,7 @@
 //! The eBPF data plane: XDP and TC programs, and the maps they read.
 
 mod adopt;
+mod announced;
 mod attach;
 mod bpffs;
 mod capability;
@@ -75,6 +76,7 @@ use proxy_common::config::{
 };
 use tracing::{debug, warn};
 
+pub use announced::Announced;
 pub use capability::missing_capabilities;
 pub use chains::{Chain, Side, chains};
 pub use cleanup::{Cleaned, cleanup};
