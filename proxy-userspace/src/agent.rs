@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tracing::{info, warn};
 
+use crate::announce::{AnnounceObserver, AnnounceSettings, announce};
 use crate::config::{ConfigFile, ProxyMode, Settings, Source};
 use crate::dataplane::ebpf::{self, Mounted, OpenError, OuterSource, Share, Sizes, Sockets, cgroup};
 use crate::dataplane::growing::Growing;
@@ -24,6 +25,7 @@ use crate::faces::{HttpServers, ServedState};
 use crate::model::{Desired, Model};
 use crate::node::{self, NodeError, NodeSettings};
 use crate::reconcile::{self, Channels, Intervals, Observer, Reconciler};
+use crate::routes::{RouteObserver, keep_routes};
 use crate::source::kubernetes::{KubernetesSettings, NodeParts};
 use crate::source::{self, Batch, SourceError};
 
@@ -138,6 +140,13 @@ pub async fn run(settings: Settings) -> Result<(), AgentError> {
     let served = servers.served();
     let mut observers = served.clone().observers();
     let others = events::Others { failures: failed, of_node };
+    let (ranks, ranked) = watch::channel(None);
+    observers.push(Box::new(AnnounceObserver::new(settings.l2_announce.clone(), ranks)));
+    let announcer =
+        tokio::spawn(announce(announce_settings(&settings), ranked, topology.clone(), served.announced()));
+    let (routes, wanted) = watch::channel(None);
+    observers.push(Box::new(RouteObserver::new(settings.routes.clone(), routes)));
+    let router = tokio::spawn(keep_routes(wanted));
     let mut source = start_source(&settings, &served, event_sender, others, &mut observers).await?;
     // An agent with a wrong --kubeconfig or --source ends above, and has changed no setting of the host.
     if settings.proxy_mode != ProxyMode::None {
@@ -166,6 +175,8 @@ pub async fn run(settings: Settings) -> Result<(), AgentError> {
         error = failure_of(&mut reconcile, "reconcile") => Err(error),
     };
     inspection.abort();
+    announcer.abort();
+    router.abort();
     // The running sync ends first; then the data plane's lock is released.
     drop(stop);
     if !reconcile.is_finished() {
@@ -306,6 +317,14 @@ async fn stop_signal() -> Result<&'static str, AgentError> {
         _ = terminate.recv() => "SIGTERM",
         _ = interrupt.recv() => "SIGINT",
     })
+}
+
+fn announce_settings(settings: &Settings) -> AnnounceSettings {
+    AnnounceSettings {
+        bpffs: settings.bpffs.clone(),
+        devices: settings.l2_devices.clone(),
+        is_wanted: !settings.l2_announce.is_empty(),
+    }
 }
 
 fn kubernetes_settings(settings: &Settings) -> KubernetesSettings {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+use crate::announce::Figures;
 use crate::check::{self, Checked, Outcome};
 use crate::config::{ProxyMode, Settings};
 use crate::dataplane::Mode;
@@ -94,6 +95,12 @@ impl ServedState {
     #[must_use]
     pub fn signs(&self) -> Signs {
         self.metrics.signs.clone()
+    }
+
+    /// Returns the figures of the announced addresses.
+    #[must_use]
+    pub fn announced(&self) -> Figures {
+        self.metrics.announced.clone()
     }
 
     /// Returns the observers for a task that has not begun.

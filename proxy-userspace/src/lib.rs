@@ -5,6 +5,7 @@
 //! or manifests, only `node` uses rtnetlink.
 
 pub mod agent;
+pub mod announce;
 pub mod check;
 pub mod cli;
 pub mod config;
@@ -22,4 +23,5 @@ pub mod metrics;
 pub mod model;
 pub mod node;
 pub mod reconcile;
+pub mod routes;
 pub mod source;

@@ -12,6 +12,7 @@
 //! - [`walk`]: requests to a Service, with answers and captures compared to the expected ones.
 //! - [`container`]: the rights of a process in a container that is not privileged.
 //! - [`cluster`]: a bed with a server in every pod and an agent on every node.
+//! - [`routing`]: routing daemons, on nodes and on the router.
 //! - [`demo`]: all of it together, for people to watch.
 //! - [`drill`]: faults on running traffic, and what each costs.
 //! - [`soak`]: hours of traffic and changes, and what the agents hold.
@@ -36,6 +37,7 @@ pub mod net;
 pub mod patience;
 pub mod process;
 pub mod program;
+pub mod routing;
 pub mod soak;
 pub mod topology;
 pub mod trace;

@@ -17,7 +17,7 @@ use super::place::Place;
 
 /// The outputs of Millrace: file and arguments. A command ends by itself, and soon: `kubectl millrace bugtool` waits
 /// for each on all nodes. Left out are those that change the node or take an argument.
-pub const COMMANDS: [(&str, &[&str]); 15] = [
+pub const COMMANDS: [(&str, &[&str]); 16] = [
     ("version.json", &["version", "-o", "json"]),
     ("status.txt", &["status"]),
     ("status.json", &["status", "-o", "json"]),
@@ -27,6 +27,7 @@ pub const COMMANDS: [(&str, &[&str]); 15] = [
     ("backends.json", &["backends", "-o", "json"]),
     ("flows.json", &["flows", "--limit", "10000", "-o", "json"]),
     ("ways.json", &["ways", "-o", "json"]),
+    ("announced.json", &["announced", "-o", "json"]),
     ("counters.json", &["counters", "--all", "-o", "json"]),
     ("maps.json", &["maps", "-o", "json"]),
     ("programs.json", &["programs", "-o", "json"]),

@@ -59,6 +59,8 @@ struct Cleanup {
     removed: Vec<String>,
     /// The number of removed neighbours.
     neighbours: usize,
+    /// The prefixes of removed routes.
+    routes: Vec<String>,
     /// The outcome for each setting of the host that an agent had changed.
     sysctls: Vec<String>,
 }
@@ -98,6 +100,7 @@ async fn clean_up(place: &Place) -> Result<Document, CliError> {
     })?;
     let of_ipvs = of_ipvs.removed;
     let neighbours = node::release_for(&targets).await?;
+    let routes = node::remove_own_routes().await?.iter().map(|route| route.prefix.to_string()).collect();
     match PinnedMaps::open(&place.bpffs_path) {
         Err(ReadError::Absent { .. }) => {}
         _ => return Err(CliError::Left(format!("maps below {}", place.bpffs_path.display()))),
@@ -109,7 +112,7 @@ async fn clean_up(place: &Place) -> Result<Document, CliError> {
         let _ = std::fs::remove_dir(&place.bpffs_path);
     }
     let removed = [cleaned.removed, of_ipvs].concat();
-    let cleanup = Cleanup { removed, neighbours, sysctls };
+    let cleanup = Cleanup { removed, neighbours, routes, sysctls };
     Document::table("Cleanup", &cleanup, table(&cleanup))
 }
 
@@ -121,10 +124,17 @@ fn table(cleanup: &Cleanup) -> Table {
     if cleanup.neighbours > 0 {
         table.push([format!("{} neighbours", cleanup.neighbours)]);
     }
+    for prefix in &cleanup.routes {
+        table.push([format!("route {prefix}")]);
+    }
     for setting in &cleanup.sysctls {
         table.push([format!("sysctl {setting}")]);
     }
-    if cleanup.removed.is_empty() && cleanup.neighbours == 0 && cleanup.sysctls.is_empty() {
+    if cleanup.removed.is_empty()
+        && cleanup.neighbours == 0
+        && cleanup.routes.is_empty()
+        && cleanup.sysctls.is_empty()
+    {
         table.push(["nothing was there".to_owned()]);
     }
     table

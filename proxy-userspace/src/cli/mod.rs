@@ -4,6 +4,7 @@
 //! what it wants recorded. All but `agent` work while no agent runs.
 #![forbid(unsafe_code)]
 
+mod announced;
 mod argument;
 mod backends;
 pub(crate) mod bugtool;
@@ -90,6 +91,8 @@ enum Command {
     Top(Box<top::TopArgs>),
     /// Show the routes to other nodes
     Ways(ways::WaysArgs),
+    /// Show the addresses of Services that this node answers for on its links
+    Announced(announced::AnnouncedArgs),
     /// Show packets by program and reason
     Counters(counters::CountersArgs),
     /// Show the fill of the maps
@@ -103,7 +106,7 @@ enum Command {
     Check(Box<check::CheckArgs>),
     /// Write what the commands and the node's own tools show into an archive for a report
     ///
-    /// Millrace's commands: version, status, ready, check, services, backends, flows (the first 10000 entries), ways,
+    /// Millrace's commands: version, status, ready, check, services, backends, flows (the first 10000 entries), ways, announced,
     /// counters, maps, programs, top (Services and endpoints, for one second) and monitor (the last 10000 events). The
     /// node's: uname, ip, nft, bpftool, and the sysctls that packets depend on. It has addresses of clients and names of
     /// Services, and neither secrets nor the content of packets.
@@ -202,6 +205,7 @@ fn execute(command: Command) -> Result<(), CliError> {
         Command::Monitor(args) => monitor::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Ways(args) => ways::run(&args),
+        Command::Announced(args) => announced::run(&args),
         Command::Counters(args) => counters::run(&args),
         Command::Maps(args) => maps::run(&args),
         Command::Programs(args) => programs::run(&args),
@@ -267,7 +271,7 @@ mod tests {
             ("agent --drain", "a value is required for '--drain <SECONDS>' but none was supplied"),
             ("agent --snat-port 5", "unexpected argument '--snat-port' found"),
             ("sattus", "there is no command 'sattus'; did you mean 'status'?"),
-            ("dance", "there is no command 'dance'; see `millrace --help`"),
+            ("waltz", "there is no command 'waltz'; see `millrace --help`"),
         ] {
             let words = ["millrace"].into_iter().chain(arguments.split(' '));
             let found = one_line(&Cli::try_parse_from(words).unwrap_err());

@@ -22,6 +22,7 @@ const SOURCE: &str = "Source and node";
 const DATA_PLANE: &str = "Data plane";
 const DEVICES: &str = "Devices";
 const SERVICES: &str = "Services and their clients";
+const ANNOUNCEMENT: &str = "Announcements and routes";
 const BACKENDS: &str = "Backends";
 const DSR: &str = "Direct Server Return";
 const FLOWS: &str = "Flows";
@@ -168,6 +169,35 @@ pub struct AgentArgs {
         value_delimiter = ','
     )]
     pub service_external_ip_range: Vec<IpNet>,
+    /// Ranges of Services' addresses that nodes answer for on their links (ARP, neighbour discovery) [default: none]
+    ///
+    /// They are addresses of load balancers, and external IPs. One node answers for each; when it is gone, another one
+    /// does. The annotation millrace.dev/announce keeps one Service out. It takes CAP_NET_RAW, and eBPF.
+    #[arg(
+        long, help_heading = ANNOUNCEMENT, value_name = "CIDR,...", value_parser = parse::range,
+        value_delimiter = ','
+    )]
+    pub l2_announce: Vec<IpNet>,
+    /// Devices to answer on, of the uplinks; * is any text [default: all uplinks with a MAC address]
+    #[arg(
+        long, help_heading = ANNOUNCEMENT, value_name = "PATTERN,...", value_parser = parse::device_pattern,
+        value_delimiter = ','
+    )]
+    pub l2_devices: Vec<DevicePattern>,
+    /// Ranges of Services' addresses that have a route while this node serves them [default: none]
+    ///
+    /// A routing daemon of the node, such as FRR or BIRD, finds the route in the main table and announces it by BGP or
+    /// OSPF. The route has the protocol number 109, and leads nowhere.
+    #[arg(
+        long, help_heading = ANNOUNCEMENT, value_name = "CIDR,...", value_parser = parse::range,
+        value_delimiter = ','
+    )]
+    pub route_announce: Vec<IpNet>,
+    /// Routes to the pods of other nodes, by their addresses, where no network plugin has them [default: off]
+    ///
+    /// The ranges are the podCIDRs of the Nodes. The other node must be on a subnet of this node.
+    #[arg(long, help_heading = ANNOUNCEMENT, value_name = "on|off", value_parser = parse::on_off)]
+    pub pod_routes: Option<bool>,
     /// Value of the label service.kubernetes.io/service-proxy-name of the Services to serve [default: Services
     /// without the label]
     #[arg(long, help_heading = SERVICES, value_name = "NAME", value_parser = parse::service_proxy_name)]

@@ -17,7 +17,7 @@ use super::{
 use crate::dataplane::ebpf::{Dsr, SocketLb, Sockets};
 use crate::dataplane::ipvs;
 use crate::model::{DEFAULT_MAGLEV_SIZE, Forwarding, ModelSettings, NodePortAddresses};
-use crate::node::{Conntrack, DevicePattern};
+use crate::node::{Conntrack, DevicePattern, RouteSettings};
 
 const HEALTHZ: BindAddress = BindAddress::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), HEALTHZ_PORT);
 const METRICS: BindAddress = BindAddress::new(IpAddr::V4(Ipv4Addr::LOCALHOST), METRICS_PORT);
@@ -46,6 +46,12 @@ pub fn settings(
         pod_interfaces: given(&args.pod_interfaces).unwrap_or_else(|| {
             DevicePattern::defaults().into_iter().chain(file.pod_interface.clone()).collect()
         }),
+        l2_announce: args.l2_announce.clone(),
+        l2_devices: args.l2_devices.clone(),
+        routes: RouteSettings {
+            announced_ranges: args.route_announce.clone(),
+            to_pods: args.pod_routes.unwrap_or(false),
+        },
         timeouts: timeouts(args, file),
         conntrack: conntrack(args, file.conntrack),
         flow_table_size: args.flow_table_size.unwrap_or(DEFAULT_FLOW_TABLE_SIZE),
@@ -111,6 +117,7 @@ fn model(
         forwarding: args.forwarding.unwrap_or(Forwarding::Snat),
         maglev: args.algorithm.unwrap_or_default() == AlgorithmWord::Maglev,
         maglev_size: args.maglev_table_size.unwrap_or(DEFAULT_MAGLEV_SIZE),
+        announced_ranges: args.l2_announce.iter().chain(&args.route_announce).copied().collect(),
     })
 }
 

@@ -17,6 +17,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use proxy_common::timeouts::Timeouts;
 
 pub use args::AgentArgs;
@@ -31,7 +32,7 @@ use crate::dataplane::ebpf::{Dsr, Sockets, XdpMode};
 use crate::dataplane::ipvs::Settings as IpvsSettings;
 use crate::dataplane::{Mark, RejectUnknown};
 use crate::model::ModelSettings;
-use crate::node::{Conntrack, DevicePattern, NodeSettings, XdpUse};
+use crate::node::{Conntrack, DevicePattern, NodeSettings, RouteSettings, XdpUse};
 
 /// The ports of kube-proxy.
 const HEALTHZ_PORT: u16 = 10256;
@@ -56,6 +57,12 @@ pub struct Settings {
     pub uplinks: Vec<String>,
     /// Devices toward this node's pods. A device in `uplinks` is none, whatever its name.
     pub pod_interfaces: Vec<DevicePattern>,
+    /// Prefixes of the addresses that nodes answer for on their links.
+    pub l2_announce: Vec<IpNet>,
+    /// Devices to announce addresses of Services on; empty = all uplinks.
+    pub l2_devices: Vec<DevicePattern>,
+    /// The routes that the agent keeps.
+    pub routes: RouteSettings,
     /// Flow time-outs.
     pub timeouts: Timeouts,
     /// The settings of the kernel's connection tracking.

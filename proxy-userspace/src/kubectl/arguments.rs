@@ -17,8 +17,8 @@ const ROWS: [&str; 3] = ["check", "monitor", "top"];
 
 /// Millrace on all nodes of a cluster: any command of `millrace` that shows something, and those below.
 ///
-/// `kubectl millrace status`, `services`, `backends`, `flows`, `top`, `monitor --last`, `check`, `ways`, `counters`, `maps`,
-/// `programs` and `version` run on each node, and take the flags that `millrace` has for them.
+/// `kubectl millrace status`, `services`, `backends`, `flows`, `top`, `monitor --last`, `check`, `ways`, `announced`,
+/// `counters`, `maps`, `programs` and `version` run on each node, and take the flags that `millrace` has for them.
 #[derive(Debug, Parser)]
 #[command(name = "kubectl millrace", version, arg_required_else_help = true)]
 pub struct Cli {

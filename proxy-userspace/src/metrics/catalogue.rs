@@ -146,6 +146,10 @@ catalogue! {
         "Ports in use towards the backend with the most of them in use";
     SNAT_CROWDED_BACKENDS = Gauge "millrace_snat_crowded_backends" [],
         "Backends towards which four of five ports are in use";
+    L2_HELD = Gauge "millrace_l2_held" ["address", "device"],
+        "1 for each address of a Service that this node answers for on a link, by address and device";
+    L2_CHANGES = Counter "millrace_l2_changes" ["change"],
+        "Addresses that this node began to answer for (claimed), left to another node (yielded), or no longer may have (released)";
     SOURCE_SYNCED = Gauge "millrace_source_synced" [],
         "1 if the source has listed all objects and follows their changes, else 0";
     SOURCE_LAST_EVENT = Gauge "millrace_source_last_event_timestamp_seconds" [],

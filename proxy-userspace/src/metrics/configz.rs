@@ -104,6 +104,10 @@ fn own_configuration(settings: &Settings) -> Value {
         },
         "algorithm": if model.maglev { "maglev" } else { "random" },
         "maglevTableSize": model.maglev_size,
+        "l2Announce": settings.l2_announce,
+        "l2Devices": settings.l2_devices.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "routeAnnounce": settings.routes.announced_ranges,
+        "podRoutes": settings.routes.to_pods,
         "uplinks": settings.uplinks,
         "flowTableSize": settings.flow_table_size,
         "timeoutSeconds": {

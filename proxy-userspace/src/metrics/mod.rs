@@ -19,6 +19,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets, line
 use prometheus_client::registry::Registry;
 use proxy_common::LAYOUT_VERSION;
 
+use crate::announce::Figures;
 use crate::config::ProxyMode;
 use crate::dataplane::Mode;
 use crate::health::{ConditionGauges, ProbeCounters};
@@ -70,6 +71,8 @@ pub struct Metrics {
     snat_ports: Gauge,
     snat_ports_used: Gauge,
     snat_crowded: Gauge,
+    /// The figures of announced addresses.
+    pub announced: Figures,
     /// The counters of /healthz and /livez.
     pub probes: ProbeCounters,
     /// The gauges of /readyz.
@@ -112,6 +115,7 @@ impl Metrics {
             snat_ports: Gauge::default(),
             snat_ports_used: Gauge::default(),
             snat_crowded: Gauge::default(),
+            announced: Figures::default(),
             probes: ProbeCounters::default(),
             conditions: ConditionGauges::default(),
             signs: Signs::default(),
@@ -161,6 +165,8 @@ impl Metrics {
         catalogue::SNAT_PORTS_LIMIT.register(registry, self.snat_ports.clone());
         catalogue::SNAT_PORTS_USED.register(registry, self.snat_ports_used.clone());
         catalogue::SNAT_CROWDED_BACKENDS.register(registry, self.snat_crowded.clone());
+        catalogue::L2_HELD.register(registry, self.announced.held.clone());
+        catalogue::L2_CHANGES.register(registry, self.announced.changes.clone());
     }
 
     /// State of the source, and the version of the agent that reads it.

@@ -41,6 +41,12 @@ const MAGLEV_SIZE: Annotation = Annotation {
     flag: "--maglev-table-size",
     effect: "Slots of the Service's Maglev tables.",
 };
+const ANNOUNCE: Annotation = Annotation {
+    name: "millrace.dev/announce",
+    values: "l2 or none",
+    flag: "--l2-announce",
+    effect: "Whether nodes answer for the Service's addresses on their links. l2 is no more than the flag's ranges say.",
+};
 const KUBE_ROUTER_DSR: Annotation = Annotation {
     name: "kube-router.io/service.dsr",
     values: "tunnel",
@@ -56,8 +62,8 @@ const KUBE_ROUTER_SCHEDULER: Annotation = Annotation {
 
 /// All annotations that the agent reads. Another one with Millrace's prefix, or its former one, is reported as a
 /// mistake.
-pub const ANNOTATIONS: [Annotation; 5] =
-    [FORWARDING, ALGORITHM, MAGLEV_SIZE, KUBE_ROUTER_DSR, KUBE_ROUTER_SCHEDULER];
+pub const ANNOTATIONS: [Annotation; 6] =
+    [FORWARDING, ALGORITHM, MAGLEV_SIZE, ANNOUNCE, KUBE_ROUTER_DSR, KUBE_ROUTER_SCHEDULER];
 
 /// The overrides in one Service's annotations; `None` = the flag decides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,6 +72,8 @@ pub(super) struct Overrides {
     /// Whether `millrace.dev/algorithm` requests Maglev.
     pub maglev: Option<bool>,
     pub maglev_size: Option<u32>,
+    /// Whether `millrace.dev/announce` lets nodes announce the addresses.
+    pub announce: Option<bool>,
     /// Only IPVS has schedulers.
     pub scheduler: Option<Scheduler>,
 }
@@ -113,6 +121,7 @@ pub(super) fn read_annotations(
         forwarding: choose(get(&FORWARDING), &words, notes).or(tunnel),
         maglev: choose(get(&ALGORITHM), &[("maglev", true), ("random", false)], notes),
         maglev_size,
+        announce: choose(get(&ANNOUNCE), &[("l2", true), ("none", false)], notes),
         scheduler: choose(get(&KUBE_ROUTER_SCHEDULER), &Scheduler::words(), notes),
     };
     if overrides.contradicts(settings) {
@@ -222,7 +231,7 @@ mod tests {
             read(&[("millrace.dev/dsr", "x"), ("millrace/x", "y"), ("millrace.device/x", "")]);
         assert_eq!(overrides, Overrides::default());
         let takes = "is not known and has no effect; takes millrace.dev/forwarding, millrace.dev/algorithm, \
-                     millrace.dev/maglev-size";
+                     millrace.dev/maglev-size, millrace.dev/announce";
         assert_eq!(said, ["millrace.dev/dsr", "millrace/x"].map(|name| format!("[{name}]: {takes}")));
     }
 

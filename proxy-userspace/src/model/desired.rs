@@ -198,6 +198,11 @@ pub struct Desired {
     pub health_check_addresses: BTreeSet<IpAddr>,
     /// Whether load balancers may send new clients to this node.
     pub eligibility: Eligibility,
+    /// The ranges of pods of every node that has any and an address, in the order of its Node object.
+    pub pod_ranges: BTreeMap<String, Vec<IpNet>>,
+    /// The Services' addresses that nodes announce: on their links (`--l2-announce`), or by routes
+    /// (`--route-announce`). Empty if this node is not to announce any.
+    pub announced: BTreeMap<IpAddr, Candidates>,
 }
 
 /// A health check node port: Services of type LoadBalancer with externalTrafficPolicy Local have one.
@@ -223,6 +228,15 @@ pub enum Eligibility {
     Deleted,
     /// The Node has the taint `ToBeDeletedByClusterAutoscaler`.
     Tainted,
+}
+
+/// The nodes that may announce an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Candidates {
+    /// All nodes of the cluster.
+    All,
+    /// Those with endpoints: externalTrafficPolicy is Local.
+    Only(BTreeSet<Arc<str>>),
 }
 
 /// The changes since the data plane's last sync.

@@ -106,6 +106,10 @@ impl Environment {
     pub fn node_addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.nodes.keys().copied()
     }
+    /// Returns whether a Node object has the address.
+    pub fn is_of_node(&self, address: IpAddr) -> bool {
+        self.nodes.contains_key(&address)
+    }
     /// Returns the addresses that serve NodePorts.
     pub fn node_port_addresses(&self, setting: &NodePortAddresses) -> impl Iterator<Item = IpAddr> {
         let (primary, ranges) = match setting {

@@ -8,6 +8,7 @@
 
 mod address;
 mod annotations;
+mod announced;
 mod categorise;
 mod claims;
 mod compute;
@@ -39,11 +40,11 @@ use std::sync::Arc;
 pub use annotations::{ANNOTATIONS, Annotation};
 pub use claims::Rank;
 pub use desired::{
-    Algorithm, Desired, Dirty, Eligibility, Endpoint, EndpointAddress, Family, Forwarding, Frontend,
-    FrontendKind, HealthCheck, List, PortKey, Protocol, Scope, ServiceKey, ServicePort,
+    Algorithm, Candidates, Desired, Dirty, Eligibility, Endpoint, EndpointAddress, Family, Forwarding,
+    Frontend, FrontendKind, HealthCheck, List, PortKey, Protocol, Scope, ServiceKey, ServicePort,
 };
 pub use listener::Listener;
-pub use node::{AGENTS_OS, AUTOSCALER_TAINT, OS_LABEL, may_run_agent};
+pub use node::{AGENTS_OS, AUTOSCALER_TAINT, EXCLUDE_LABEL, OS_LABEL, may_run_agent};
 pub use object::{Change, Kind, Object, ObjectKey};
 pub use problem::{Problem, Severity, Topic, plain_line};
 pub use scheduler::Scheduler;
@@ -204,6 +205,7 @@ impl Model {
         dirty.health = self.assign_health_checks(due.health_checks) | self.refresh_eligibility();
         self.report_unserved_node_ports();
         dirty.health |= self.refresh_health_check_addresses();
+        self.refresh_announced();
         dirty
     }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node;
 
 use super::address::address;
@@ -12,6 +13,9 @@ use super::{Eligibility, Family};
 const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
 /// The cluster autoscaler's taint on a node that it is about to remove.
 pub const AUTOSCALER_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
+
+/// The label of a node that gets no clients from load balancers.
+pub const EXCLUDE_LABEL: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 
 /// The label with the operating system, as Go names it.
 pub const OS_LABEL: &str = "kubernetes.io/os";
@@ -33,6 +37,8 @@ pub(super) struct NodeSpec {
     pub internal: Vec<IpAddr>,
     /// The ExternalIPs in their order.
     pub external: Vec<IpAddr>,
+    /// The ranges of its pods in their order.
+    pub pod_ranges: Vec<IpNet>,
     /// The parts that matter only for this node's own object.
     pub own: OwnFacts,
 }
@@ -43,6 +49,8 @@ pub(super) struct OwnFacts {
     /// The zone; `None` if the label is missing or empty.
     pub zone: Option<String>,
     pub eligibility: Eligibility,
+    /// Whether the node has [`EXCLUDE_LABEL`].
+    pub excluded_from_load_balancers: bool,
 }
 
 /// The node that an object belongs to.
@@ -80,6 +88,15 @@ pub(super) fn read_node(node: &Node, which: WhichNode, notes: &mut Notes) -> Nod
         WhichNode::Other => OwnFacts::default(),
     };
     let mut spec = NodeSpec { own, ..NodeSpec::default() };
+    let ranges = node.spec.as_ref().and_then(|spec| spec.pod_cidrs.as_deref()).unwrap_or_default();
+    for (index, range) in ranges.iter().enumerate() {
+        match range.parse() {
+            Ok(range) => spec.pod_ranges.push(range),
+            Err(_) => {
+                notes.warn(format!("spec.podCIDRs[{index}]"), format!("{range:?} is no range of addresses"))
+            }
+        }
+    }
     let entries = node.status.as_ref().and_then(|status| status.addresses.as_deref()).unwrap_or_default();
     for (index, entry) in entries.iter().enumerate() {
         let list = match entry.type_.as_str() {
@@ -106,7 +123,8 @@ fn read_own(node: &Node) -> OwnFacts {
         Eligibility::Eligible
     };
     let zone = labels.and_then(|labels| labels.get(ZONE_LABEL)).filter(|zone| !zone.is_empty()).cloned();
-    OwnFacts { zone, eligibility }
+    let excluded_from_load_balancers = labels.is_some_and(|labels| labels.contains_key(EXCLUDE_LABEL));
+    OwnFacts { zone, eligibility, excluded_from_load_balancers }
 }
 
 #[cfg(test)]

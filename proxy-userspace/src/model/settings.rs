@@ -26,6 +26,8 @@ pub struct ModelSettings {
     pub maglev: bool,
     /// Slots of a Maglev table, a prime.
     pub maglev_size: u32,
+    /// Prefixes of the addresses that nodes announce on their links.
+    pub announced_ranges: Vec<IpNet>,
 }
 
 /// The sources that may reach cluster IPs over an uplink.
@@ -98,6 +100,7 @@ impl Default for ModelSettings {
             forwarding: Forwarding::Snat,
             maglev: false,
             maglev_size: DEFAULT_MAGLEV_SIZE,
+            announced_ranges: Vec::new(),
         }
     }
 }

@@ -145,6 +145,11 @@ impl Model {
                 self.index.node(&name).map(|node| &node.spec)
             };
             let addresses = node.map(NodeSpec::peer_addresses).filter(|list| !list.is_empty());
+            let ranges = node.map(|node| node.pod_ranges.clone()).filter(|list| !list.is_empty());
+            match ranges.filter(|_| addresses.is_some()) {
+                Some(ranges) => self.desired.pod_ranges.insert(name.clone(), ranges),
+                None => self.desired.pod_ranges.remove(&name),
+            };
             changed |= self.desired.nodes.get(&name) != addresses.as_ref();
             match addresses {
                 Some(addresses) => self.desired.nodes.insert(name, addresses),

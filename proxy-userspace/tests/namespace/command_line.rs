@@ -10,7 +10,8 @@ use nix::sched::{CloneFlags, unshare};
 use proxy_common::LAYOUT_VERSION;
 
 /// The commands that read the pinned maps.
-const VIEWS: [&str; 8] = ["status", "services", "backends", "flows", "ways", "counters", "maps", "programs"];
+const VIEWS: [&str; 9] =
+    ["status", "services", "backends", "flows", "ways", "announced", "counters", "maps", "programs"];
 
 /// Runs the command line without the user's kubeconfig, so that it asks no real cluster.
 fn millrace(arguments: &[&str]) -> Output {

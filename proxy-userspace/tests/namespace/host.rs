@@ -142,7 +142,9 @@ fn the_log_of_a_start_names_the_agent_its_slow_steps_and_other_proxies() -> Resu
     assert_eq!(log.matches("another data plane").count(), 0, "{log}");
 
     // The reader of a view may close its pipe early.
-    for view in ["status", "services", "backends", "flows", "ways", "counters", "maps", "programs"] {
+    for view in
+        ["status", "services", "backends", "flows", "ways", "announced", "counters", "maps", "programs"]
+    {
         let (reader, writer) = std::io::pipe()?;
         drop(reader);
         let mut command = Command::new(millrace_lab::agent::binary()?);

@@ -9,6 +9,7 @@
     reason = "a test that can't go on must fail"
 )]
 
+mod announced;
 mod attack;
 mod bad_input;
 mod bare;
@@ -43,6 +44,7 @@ mod programs;
 mod refusals;
 mod resize;
 mod rights;
+mod routed;
 mod snat_ports;
 mod survival;
 mod top;

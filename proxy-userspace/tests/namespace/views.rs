@@ -101,7 +101,7 @@ fn a_connection_is_one_row_and_its_entries_are_in_it() -> Result<()> {
 fn every_view_prints_every_format() -> Result<()> {
     let cluster = shown()?;
     let proxy = cluster.proxy(1)?;
-    for view in ["services", "backends", "flows", "ways", "counters", "maps", "programs"] {
+    for view in ["services", "backends", "flows", "ways", "announced", "counters", "maps", "programs"] {
         let document: Value = serde_json::from_str(&printed(proxy, &[view, "-o", "json"])?)?;
         assert_eq!(document["apiVersion"], "millrace.dev/v1alpha1", "{view}");
         let items = document["items"].as_array().with_context(|| format!("{view} has no items"))?;

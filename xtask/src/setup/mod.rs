@@ -119,8 +119,10 @@ fn packages(need: Need, toolchain: Toolchain, workspace: &Workspace) -> &'static
         (Need::Run, _) => &["mount", "iproute2", "util-linux", "tcpdump", "curl"],
         (Need::Programs, _) => &[
             "bind9-dnsutils",
+            "bird2",
             "curl",
             "dnsmasq-base",
+            "frr",
             "iperf3",
             "iptables",
             "iputils-tracepath",

@@ -66,6 +66,7 @@ pub fn nodes(bed: &Bed) -> Vec<Value> {
             "apiVersion": "v1",
             "kind": "Node",
             "metadata": {"name": node.name()},
+            "spec": {"podCIDRs": node.pod_ranges()},
             "status": {"addresses": addresses},
         })
     };

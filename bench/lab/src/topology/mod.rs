@@ -168,12 +168,24 @@ impl Bed {
         addresses::CLIENT_GATEWAY
     }
 
+    /// Returns the addresses of the router towards the nodes.
+    #[must_use]
+    pub const fn lan_gateway_addresses(&self) -> Dual {
+        addresses::LAN_GATEWAY
+    }
+
     /// Makes the router send an address (a load balancer's, or an external IP) to a node: its
     /// director.
     pub fn route_to(&self, address: IpAddr, director: u8) -> Result<()> {
         let gateway = self.node(director)?.addresses().of(Family::of(address));
         let host = IpNet::from(address);
         self.router.run(async move || Netlink::open()?.set_route(host, gateway).await)
+    }
+
+    /// Makes the router ask the nodes' network for an address, instead of sending to a director.
+    pub fn put_on_link(&self, address: IpAddr) -> Result<()> {
+        let (host, own) = (IpNet::from(address), addresses::LAN_GATEWAY.of(Family::of(address)));
+        self.router.run(async move || Netlink::open()?.set_device_route(host, "lan", own).await)
     }
 
     /// Adds a machine that is no node to the nodes' network, at 172.30.0.`number`.
@@ -277,6 +289,12 @@ impl Node {
     #[must_use]
     pub const fn second_addresses(&self) -> Dual {
         addresses::second_uplink(self.number)
+    }
+
+    /// Returns the ranges of its pods.
+    #[must_use]
+    pub fn pod_ranges(&self) -> [IpNet; 2] {
+        addresses::pod(self.number, None).networks().map(|range| range.trunc())
     }
 
     /// Returns pod `index`, counted from 0.

@@ -116,6 +116,18 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- with $v.externalIPRanges }}
 - --service-external-ip-range={{ join "," . }}
 {{- end }}
+{{- with $v.l2.ranges }}
+- --l2-announce={{ join "," . }}
+{{- end }}
+{{- with $v.l2.devices }}
+- --l2-devices={{ join "," . }}
+{{- end }}
+{{- with $v.routes.announce }}
+- --route-announce={{ join "," . }}
+{{- end }}
+{{- if $v.routes.toPods }}
+- --pod-routes=on
+{{- end }}
 {{- with $v.snatPorts }}
 - --snat-ports={{ . }}
 {{- end }}

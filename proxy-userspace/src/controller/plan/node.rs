@@ -6,15 +6,13 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Node;
 
 use super::pool::Pool;
-use crate::model::AUTOSCALER_TAINT;
+use crate::model::{AUTOSCALER_TAINT, EXCLUDE_LABEL};
 
 /// A Node's name.
 pub type NodeName = Arc<str>;
 
 /// The label of k3s that chooses the nodes with a load balancer.
 const K3S_ENABLE_LABEL: &str = "svccontroller.k3s.cattle.io/enablelb";
-/// The label that keeps a node out of every load balancer.
-const EXCLUDE_LABEL: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 
 /// A Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Bench, flows};
+use crate::announce::Change;
 use crate::config::ProxyMode;
 use crate::dataplane::{Check, Mode};
 use crate::metrics::kernel::tests::collector;
@@ -54,6 +55,8 @@ fn the_catalogue_is_what_an_agent_with_samples_of_everything_shows() {
     bench.metrics.checks.get_or_create(&[("check", "uplinks"), ("result", "FAIL")]).set(1);
     bench.metrics.probes.healthz.get_or_create(&[("code", "200".to_owned())]).inc();
     bench.metrics.probes.livez.get_or_create(&[("code", "200".to_owned())]).inc();
+    bench.metrics.announced.hold([203, 0, 113, 7].into(), "eth0");
+    bench.metrics.announced.count(Change::Claimed);
     bench.registry.register_collector(collector());
     bench.registry.register_collector(Box::new(ProcessMetrics));
     let shown = described(&Format::Prometheus.write(&bench.registry).unwrap());

@@ -232,6 +232,8 @@ struct WireNode {
 #[derive(Default, Deserialize)]
 struct WireNodeSpec {
     taints: Option<Vec<Taint>>,
+    #[serde(rename = "podCIDRs")]
+    pod_cidrs: Option<Vec<String>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -252,12 +254,13 @@ const READY: &str = "Ready";
 
 fn node(wire: WireNode, parts: &NodeParts) -> (WireMeta, Node) {
     let status = wire.status.unwrap_or_default();
+    let spec = wire.spec.unwrap_or_default();
     let is_whole = match parts {
         NodeParts::OfOne(name) => wire.metadata.name.as_ref() == Some(name),
         NodeParts::OfAll => true,
     };
     let (metadata, taints) = if is_whole {
-        (wire.metadata, wire.spec.unwrap_or_default().taints)
+        (wire.metadata, spec.taints)
     } else {
         let labels = wire.metadata.labels.and_then(Labels::of_another_system);
         (WireMeta { labels, annotations: None, ..wire.metadata }, None)
@@ -269,7 +272,7 @@ fn node(wire: WireNode, parts: &NodeParts) -> (WireMeta, Node) {
         conditions: conditions.map(ready),
         ..NodeStatus::default()
     };
-    let spec = NodeSpec { taints, ..NodeSpec::default() };
+    let spec = NodeSpec { taints, pod_cidrs: spec.pod_cidrs, ..NodeSpec::default() };
     (metadata, Node { spec: Some(spec), status: Some(status), ..Node::default() })
 }
 
@@ -289,9 +292,15 @@ fn contents(node: &Node) -> (Vec<[&str; 2]>, Vec<[&str; 3]>) {
     let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
     let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
     let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    let ranges = node.spec.iter().flat_map(|spec| spec.pod_cidrs.iter().flatten());
+    let ranges = ranges.map(|range| ["", range.as_str()]);
     let conditions = conditions.map(|condition| [condition.type_.as_str(), &condition.status]);
     (
-        addresses.map(|address| [address.type_.as_str(), &address.address]).chain(conditions).collect(),
+        addresses
+            .map(|address| [address.type_.as_str(), &address.address])
+            .chain(conditions)
+            .chain(ranges)
+            .collect(),
         taints
             .map(|taint| [taint.key.as_str(), taint.value.as_deref().unwrap_or_default(), &taint.effect])
             .collect(),

@@ -63,10 +63,10 @@ pub struct KubernetesSettings {
 /// The parts of Nodes that are read. A change in any other part is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeParts {
-    /// Labels, annotations, taints and addresses of the Node with this name; of others the addresses, and a
-    /// foreign operating system.
+    /// Labels, annotations, taints, addresses and ranges of pods of the Node with this name; of others the addresses, the
+    /// ranges of pods, and a foreign operating system.
     OfOne(String),
-    /// Labels, taints, addresses and the condition Ready of all.
+    /// Labels, taints, addresses, ranges of pods and the condition Ready of all.
     OfAll,
 }
 

@@ -1,0 +1,270 @@
+//! One link: the addresses that this node competes for there, and what it does about them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tracing::{debug, info, warn};
+
+use super::claim::{Act, Claim, Heard, Mac, Why};
+use super::figures::{Change, Figures};
+use super::frame::{self, Host};
+use super::groups::Groups;
+use super::rank::Ranks;
+use super::socket::PacketSocket;
+use crate::dataplane::ebpf::Announced;
+
+/// What a host said on the link with this interface index.
+pub type Said = (u32, IpAddr, Heard);
+
+/// What all links share.
+pub struct Shared {
+    /// The addresses that the programs answer for.
+    pub map: Announced,
+    pub figures: Figures,
+    /// The moment that all times are since.
+    pub start: Instant,
+}
+
+impl Shared {
+    /// Returns the time since the start.
+    pub fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+}
+
+/// A link.
+pub struct Link {
+    index: u32,
+    name: String,
+    host: Host,
+    socket: Arc<PacketSocket>,
+    reader: JoinHandle<()>,
+    claims: BTreeMap<IpAddr, Claim>,
+    groups: Groups,
+}
+
+impl Link {
+    /// Opens a socket on a device, whose frames are read from now on.
+    pub fn open(index: u32, name: &str, mac: Mac, said: mpsc::Sender<Said>) -> io::Result<Self> {
+        let socket = Arc::new(PacketSocket::open(index)?);
+        let reader = tokio::spawn(read(Arc::clone(&socket), index, mac, said));
+        Ok(Self {
+            index,
+            name: name.to_owned(),
+            host: Host { mac, link_local: link_local(index) },
+            socket,
+            reader,
+            claims: BTreeMap::new(),
+            groups: Groups::of(index),
+        })
+    }
+
+    /// Returns whether the device still has this name and MAC address.
+    pub fn is(&self, name: &str, mac: Mac) -> bool {
+        self.name == name && self.host.mac == mac
+    }
+
+    /// Competes for these addresses and no others. `answered` are those that the programs answer for already, with
+    /// the MAC address in their answers.
+    pub fn set_ranks(&mut self, ranks: &Ranks, answered: &BTreeMap<(IpAddr, u32), Mac>, shared: &mut Shared) {
+        let gone: Vec<IpAddr> =
+            self.claims.keys().filter(|address| !ranks.contains_key(address)).copied().collect();
+        for address in gone {
+            if self.claims.remove(&address).is_some_and(|claim| claim.is_held()) {
+                self.silence(address, shared);
+                shared.figures.count(Change::Released);
+                info!(%address, device = self.name, "no longer announced by this node");
+            }
+        }
+        let now = shared.now();
+        for (address, rank) in ranks {
+            if let Some(claim) = self.claims.get_mut(address) {
+                claim.set_rank(*rank, now);
+                continue;
+            }
+            let claim = match answered.get(&(*address, self.index)) {
+                Some(mac) => {
+                    debug!(%address, device = self.name, "announced by this node already");
+                    self.answer(*address, shared);
+                    if *mac != self.host.mac {
+                        self.announce(*address);
+                    }
+                    Claim::adopted(*rank, now)
+                }
+                None => Claim::new(*rank, now),
+            };
+            self.claims.insert(*address, claim);
+        }
+    }
+
+    /// Returns whether this node competes for an address here.
+    pub fn has(&self, address: IpAddr) -> bool {
+        self.claims.contains_key(&address)
+    }
+
+    /// Returns the time of the next [`tick`](Self::tick).
+    pub fn due(&self) -> Option<Duration> {
+        self.claims.values().map(Claim::due).min()
+    }
+
+    /// Does what is due.
+    pub fn tick(&mut self, shared: &mut Shared) {
+        let now = shared.now();
+        if self.host.link_local.is_none() && self.claims.keys().any(IpAddr::is_ipv6) {
+            self.host.link_local = link_local(self.index);
+        }
+        let due = self.claims.iter_mut().filter(|(_, claim)| claim.due() <= now);
+        let acts: Vec<(IpAddr, Vec<Act>)> = due.map(|(address, claim)| (*address, claim.tick(now))).collect();
+        for (address, acts) in acts {
+            self.act(address, acts, shared);
+        }
+    }
+
+    /// Takes what another host said about an address.
+    pub fn hear(&mut self, address: IpAddr, said: Heard, shared: &mut Shared) {
+        let now = shared.now();
+        if let Some(claim) = self.claims.get_mut(&address) {
+            let acts = claim.hear(said, now);
+            self.act(address, acts, shared);
+        }
+    }
+
+    fn act(&mut self, address: IpAddr, acts: Vec<Act>, shared: &mut Shared) {
+        for act in acts {
+            match act {
+                Act::Answer => {
+                    self.answer(address, shared);
+                    shared.figures.count(Change::Claimed);
+                    info!(%address, device = self.name, "announced by this node");
+                }
+                Act::Silence(why) => {
+                    self.silence(address, shared);
+                    shared.figures.count(Change::Yielded);
+                    self.tell(address, why);
+                }
+                Act::Announce => self.announce(address),
+                Act::Ask(to) => self.send(&frame::question(self.host, address, to)),
+            }
+        }
+    }
+
+    fn tell(&self, address: IpAddr, why: Why) {
+        match why {
+            Why::Yielded => info!(%address, device = self.name, "left to a node that is preferred"),
+            Why::StillHeld(mac) => {
+                let host = mac.map(|byte| format!("{byte:02x}")).join(":");
+                warn!(
+                    %address, device = self.name, host,
+                    "another host answers for the address and does not let it go: a node without an agent, or a \
+                     host with the same address; left to it until it is silent"
+                );
+            }
+        }
+    }
+
+    /// Makes the programs answer, and joins the group in which IPv6 hosts ask.
+    fn answer(&mut self, address: IpAddr, shared: &mut Shared) {
+        if let Err(error) = shared.map.set(address, self.index, self.host.mac) {
+            warn!(%address, device = self.name, %error, "can't be announced");
+        }
+        if let IpAddr::V6(address) = address
+            && let Err(error) = self.groups.join(address)
+        {
+            warn!(%address, device = self.name, %error, "can't join the group in which hosts ask for the address");
+        }
+        shared.figures.hold(address, &self.name);
+    }
+
+    fn silence(&mut self, address: IpAddr, shared: &mut Shared) {
+        if let Err(error) = shared.map.remove(address, self.index) {
+            warn!(%address, device = self.name, %error, "still announced");
+        }
+        if let IpAddr::V6(address) = address
+            && let Err(error) = self.groups.leave(address)
+        {
+            debug!(%address, device = self.name, %error, "can't leave the group in which hosts ask for the address");
+        }
+        shared.figures.release(address, &self.name);
+    }
+
+    fn announce(&self, address: IpAddr) {
+        for frame in frame::announcements(self.host, address) {
+            self.send(&frame);
+        }
+    }
+
+    /// A frame that can't be sent is lost, as on a link that is down: the next one is sent in its time.
+    fn send(&self, frame: &[u8]) {
+        if let Err(error) = self.socket.send(frame) {
+            debug!(device = self.name, %error, "a frame is lost");
+        }
+    }
+
+    /// Forgets the link. The programs go on answering, until the map says otherwise.
+    pub fn forget(self, figures: &Figures) {
+        for address in self.claims.keys() {
+            figures.release(*address, &self.name);
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.reader.abort();
+    }
+}
+
+async fn read(socket: Arc<PacketSocket>, index: u32, mac: Mac, said: mpsc::Sender<Said>) {
+    loop {
+        match socket.receive().await {
+            // A full channel loses a frame, as the network may.
+            Ok(frame) => {
+                if let Some((address, heard)) = frame::read(&frame, mac) {
+                    let _ = said.try_send((index, address, heard));
+                }
+            }
+            // A device that goes down says so once. One that is gone is taken from the topology.
+            Err(error) => {
+                debug!(index, %error, "a packet socket");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+/// Returns the link-local address of a device.
+fn link_local(index: u32) -> Option<Ipv6Addr> {
+    fs::read_to_string("/proc/net/if_inet6").ok()?.lines().find_map(|line| read_link_local(line, index))
+}
+
+/// Reads a line of /proc/net/if_inet6: the address, then the interface index, both hexadecimal.
+fn read_link_local(line: &str, index: u32) -> Option<Ipv6Addr> {
+    let mut words = line.split_whitespace();
+    let address = Ipv6Addr::from(u128::from_str_radix(words.next()?, 16).ok()?);
+    let device = u32::from_str_radix(words.next()?, 16).ok()?;
+    (device == index && address.is_unicast_link_local()).then_some(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_link_local_address_of_a_device_is_found() {
+        let lines = [
+            "00000000000000000000000000000001 01 80 10 80       lo",
+            "20010db8000000000000000000000007 0b 40 00 80     eth0",
+            "fe80000000000000000000fffe000001 0b 40 20 80     eth0",
+            "nonsense",
+        ];
+        let of = |index| lines.iter().find_map(|line| read_link_local(line, index));
+        assert_eq!(of(11), Some("fe80::ff:fe00:1".parse().unwrap()));
+        assert_eq!(of(1), None);
+    }
+}

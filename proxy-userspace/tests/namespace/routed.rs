@@ -1,0 +1,221 @@
+//! Routes: to addresses of Services, which routing daemons announce, and to the pods of other nodes.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::mpsc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use millrace_lab::cluster::Cluster;
+use millrace_lab::process::run;
+use millrace_lab::routing::{Daemon, Speaker, routes_to};
+use millrace_lab::topology::{Family, Shape, vip};
+use millrace_lab::traffic::{Connection, Protocol, ask, ping};
+use tokio::task::JoinSet;
+
+use crate::fixture::xdp;
+
+const FLAGS: [&str; 4] = ["--route-announce", "203.0.113.0/24,2001:db8:e::/64", "--forwarding", "dsr"];
+/// The longest time for daemons to agree on a busy test machine.
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn three_nodes(flags: &[&str]) -> Result<Cluster> {
+    Cluster::start_with(Shape { nodes: 3, pods: 1, ..Shape::default() }, &xdp(), flags)
+}
+
+fn host(address: IpAddr) -> String {
+    format!("{address}/{}", if address.is_ipv4() { 32 } else { 128 })
+}
+
+fn wait_until(what: &str, mut condition: impl FnMut() -> Result<bool>) -> Result<Duration> {
+    let start = Instant::now();
+    while !condition()? {
+        ensure!(start.elapsed() < LIMIT, "waited in vain until {what}");
+        sleep(Duration::from_millis(20));
+    }
+    Ok(start.elapsed())
+}
+
+/// Returns the nodes that the router sends packets for an address to.
+fn next_hops(cluster: &Cluster, address: IpAddr) -> Result<BTreeSet<u8>> {
+    let shown = routes_to(cluster.bed().router(), &host(address))?;
+    let words: BTreeSet<&str> = shown.split_whitespace().collect();
+    let nodes = cluster.bed().nodes().iter();
+    let family = Family::of(address);
+    let hops = nodes.filter(|node| words.contains(node.addresses().of(family).to_string().as_str()));
+    Ok(hops.map(millrace_lab::topology::Node::number).collect())
+}
+
+fn wait_for_next_hops(cluster: &Cluster, address: IpAddr, nodes: &[u8]) -> Result<Duration> {
+    let wanted: BTreeSet<u8> = nodes.iter().copied().collect();
+    let shown = || routes_to(cluster.bed().router(), &host(address));
+    wait_until(&format!("{address} is routed to {nodes:?}"), || Ok(next_hops(cluster, address)? == wanted))
+        .with_context(|| shown().unwrap_or_default())
+}
+
+/// Takes the bed's own routes to load balancers away, and starts BIRD on the router and a daemon on each node.
+fn start_daemons(cluster: &Cluster) -> Result<Vec<Speaker>> {
+    let bed = cluster.bed();
+    for (family, range) in [("-4", "203.0.113.0/24"), ("-6", "2001:db8:e::/64")] {
+        run(bed.router(), &["ip", family, "route", "del", range])?;
+    }
+    let mut speakers = vec![Speaker::of_router(bed)?];
+    for (node, daemon) in bed.nodes().iter().zip([Daemon::Frr, Daemon::Bird, Daemon::Frr]) {
+        speakers.push(Speaker::on_node(bed, node, daemon)?);
+    }
+    // The same connection always by the same node, as hardware routers do.
+    bed.router().run(async || {
+        millrace_lab::net::write_sysctl("net/ipv4/fib_multipath_hash_policy", "1")?;
+        millrace_lab::net::write_sysctl("net/ipv6/fib_multipath_hash_policy", "1")
+    })?;
+    Ok(speakers)
+}
+
+#[test]
+fn frr_and_bird_announce_an_address_where_it_is_served_and_nowhere_else() -> Result<()> {
+    let mut cluster = three_nodes(&FLAGS)?;
+    let _speakers = start_daemons(&cluster)?;
+    let service = |pods: &[&str]| anyhow::Ok(cluster.service("web", 1, pods)?.local().load_balancer(vip(1)));
+    for nodes in [&[1, 2][..], &[2, 3], &[1], &[1, 2, 3]] {
+        let pods: Vec<String> = nodes.iter().map(|node| format!("pod-{node}a")).collect();
+        let pods: Vec<&str> = pods.iter().map(String::as_str).collect();
+        cluster.apply(&service(&pods)?, &[1, 2, 3])?;
+        for address in vip(1).both() {
+            let took = wait_for_next_hops(&cluster, address, nodes)?;
+            println!("{address} is routed to {nodes:?} after {took:?}");
+            for protocol in Protocol::ALL {
+                let answer = ask(cluster.bed().client(), protocol, SocketAddr::new(address, 80))?;
+                ensure!(
+                    answer.kept_client() && pods.contains(&answer.sighting.backend.as_str()),
+                    "{answer:?}"
+                );
+            }
+        }
+    }
+    // Routes outlive the agent, as its programs do.
+    cluster.take_agent(1)?.kill()?;
+    sleep(Duration::from_secs(2));
+    for address in vip(1).both() {
+        ensure!(
+            next_hops(&cluster, address)? == BTreeSet::from([1, 2, 3]),
+            "a killed agent took {address} away"
+        );
+    }
+    // One with the same settings goes on, and one that is not to announce removes its own routes alone.
+    let node = cluster.bed().node(1)?.namespace().clone();
+    run(&node, &["ip", "route", "add", "unreachable", "203.0.113.99/32", "protocol", "static"])?;
+    cluster.start_agent(1)?;
+    for address in vip(1).both() {
+        wait_for_next_hops(&cluster, address, &[2, 3])?;
+        ensure!(routes_to(&node, &host(address))?.is_empty(), "{address}");
+    }
+    ensure!(!routes_to(&node, "203.0.113.99/32")?.is_empty(), "a route of others was removed");
+    // A clean-up removes them, too.
+    cluster.take_agent(2)?.stop()?;
+    let output = cluster.proxy(2)?.command(&["cleanup"])?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    for address in vip(1).both() {
+        wait_for_next_hops(&cluster, address, &[3])?;
+    }
+    Ok(())
+}
+
+#[test]
+fn with_dsr_a_dead_node_behind_an_ecmp_router_cuts_only_connections_of_its_own_endpoint() -> Result<()> {
+    const CONNECTIONS: usize = 60;
+    let cluster = three_nodes(&FLAGS)?;
+    let _speakers = start_daemons(&cluster)?;
+    let service = cluster.service("web", 2, &["pod-1a", "pod-2a", "pod-3a"])?.load_balancer(vip(2));
+    cluster.apply(&service, &[1, 2, 3])?;
+    for address in vip(2).both() {
+        wait_for_next_hops(&cluster, address, &[1, 2, 3])?;
+        let (opened, open) = mpsc::channel();
+        let (go, gone) = tokio::sync::oneshot::channel::<()>();
+        let target = SocketAddr::new(address, 80);
+        let client = cluster.bed().client().spawn(async move || {
+            let mut connections = Vec::new();
+            for _ in 0..CONNECTIONS {
+                let mut connection = Connection::open(target).await?;
+                let backend = connection.request().await?.sighting.backend;
+                connections.push((connection, backend));
+            }
+            opened.send(())?;
+            gone.await?;
+            let mut requests = JoinSet::new();
+            for (mut connection, backend) in connections {
+                requests.spawn(async move {
+                    let answer = connection.request().await;
+                    let is_kept = answer.is_ok_and(|answer| answer.sighting.backend == backend);
+                    (backend, is_kept)
+                });
+            }
+            let outcomes: Vec<(String, bool)> = requests.join_all().await;
+            Ok(outcomes)
+        });
+        open.recv().context("no connections were opened")?;
+        cluster.bed().unplug("node1")?;
+        let took = wait_for_next_hops(&cluster, address, &[2, 3])?;
+        let _ = go.send(());
+        let outcomes = client.join_within(LIMIT * 4)?;
+        let of_dead = outcomes.iter().filter(|(backend, _)| backend == "pod-1a").count();
+        let cut = outcomes.iter().filter(|(_, is_kept)| !is_kept).count();
+        println!(
+            "{address}: node 1 dead, routed to the others after {took:?}; {cut} of {CONNECTIONS} connections cut, \
+             {of_dead} of them had its endpoint"
+        );
+        ensure!(of_dead > 0 && of_dead < CONNECTIONS, "{outcomes:?}");
+        let cut_of_others: Vec<_> =
+            outcomes.iter().filter(|(backend, is_kept)| backend != "pod-1a" && !is_kept).collect();
+        ensure!(cut_of_others.is_empty(), "{cut_of_others:?}");
+        cluster.bed().plug_in("node1")?;
+    }
+    Ok(())
+}
+
+#[test]
+fn pods_of_other_nodes_are_reached_by_our_routes_and_those_of_others_stay() -> Result<()> {
+    let mut cluster = three_nodes(&["--pod-routes", "on"])?;
+    let node = cluster.bed().node(1)?.namespace().clone();
+    for number in [2, 3] {
+        for (range, own) in cluster.bed().node(number)?.pod_ranges().into_iter().zip(Family::ALL) {
+            let gateway = cluster.bed().node(number)?.addresses().of(own).to_string();
+            let shown = || routes_to(&node, &range.to_string());
+            wait_until("our route is there", || Ok(shown()?.contains("109")))?;
+            // The bed has a route of its own, which is preferred. Ours serves without it.
+            ensure!(shown()?.lines().count() == 2, "{}", shown()?);
+            let family = if range.addr().is_ipv4() { "-4" } else { "-6" };
+            run(
+                &node,
+                &[
+                    "ip",
+                    family,
+                    "route",
+                    "del",
+                    &range.to_string(),
+                    "via",
+                    &gateway,
+                    "metric",
+                    if own == Family::V4 { "0" } else { "1024" },
+                ],
+            )?;
+            ensure!(shown()?.lines().count() == 1 && shown()?.contains("109"), "{}", shown()?);
+        }
+        let target = cluster.bed().pod(&format!("pod-{number}a"))?.addresses();
+        for address in target.both() {
+            ping(cluster.bed().pod("pod-1a")?.namespace(), address, b"by our route")?;
+        }
+    }
+    // A node that goes takes its routes along.
+    let nodes: Vec<_> = millrace_lab::manifests::nodes(cluster.bed()).into_iter().take(2).collect();
+    let list = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": nodes});
+    cluster.manifests().put("nodes.yaml", &list.to_string())?;
+    for range in cluster.bed().node(3)?.pod_ranges() {
+        wait_until("the route is gone", || Ok(routes_to(&node, &range.to_string())?.is_empty()))?;
+    }
+    for range in cluster.bed().node(2)?.pod_ranges() {
+        ensure!(!routes_to(&node, &range.to_string())?.is_empty(), "{range}");
+    }
+    cluster.take_agent(1)?.stop()?;
+    Ok(())
+}
