@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tracing::{info, warn};
 
-use crate::announce::{AnnounceObserver, AnnounceSettings, announce};
+use crate::announce::{AnnounceObserver, AnnounceSettings, Wanted, announce};
 use crate::config::{ConfigFile, ProxyMode, Settings, Source};
 use crate::dataplane::ebpf::{self, Mounted, OpenError, OuterSource, Share, Sizes, Sockets, cgroup};
 use crate::dataplane::growing::Growing;
@@ -140,13 +140,12 @@ pub async fn run(settings: Settings) -> Result<(), AgentError> {
     let served = servers.served();
     let mut observers = served.clone().observers();
     let others = events::Others { failures: failed, of_node };
-    let (ranks, ranked) = watch::channel(None);
-    observers.push(Box::new(AnnounceObserver::new(settings.l2_announce.clone(), ranks)));
-    let announcer =
-        tokio::spawn(announce(announce_settings(&settings), ranked, topology.clone(), served.announced()));
+    let (to_announce, wanted) = watch::channel(None);
+    let announcer = announce(announce_settings(&settings), wanted, topology.clone(), served.announced());
+    let mut announcer = tokio::spawn(announcer);
     let (routes, wanted) = watch::channel(None);
     observers.push(Box::new(RouteObserver::new(settings.routes.clone(), routes)));
-    let router = tokio::spawn(keep_routes(wanted));
+    let mut keeper = tokio::spawn(keep_routes(wanted));
     let mut source = start_source(&settings, &served, event_sender, others, &mut observers).await?;
     // An agent with a wrong --kubeconfig or --source ends above, and has changed no setting of the host.
     if settings.proxy_mode != ProxyMode::None {
@@ -158,8 +157,9 @@ pub async fn run(settings: Settings) -> Result<(), AgentError> {
     let channels = Channels { events, topology, targets: target_sender, stop: stopped };
     let runtime = Handle::current();
     // The reconcile task has a thread of its own, since the data plane's system calls block.
-    let mut reconcile =
-        spawn_blocking(move || runtime.block_on(reconcile(settings, mounted, channels, observers, &served)));
+    let mut reconcile = spawn_blocking(move || {
+        runtime.block_on(reconcile(settings, mounted, channels, observers, to_announce, &served))
+    });
 
     let result = tokio::select! {
         signal = stop_signal() => signal.map(|name| info!(signal = name, "the agent stops; the data path goes on")),
@@ -173,10 +173,12 @@ pub async fn run(settings: Settings) -> Result<(), AgentError> {
         error = failure_of(&mut source, "source") => Err(error),
         error = failure_of(&mut node, "node") => Err(error),
         error = failure_of(&mut reconcile, "reconcile") => Err(error),
+        error = panic_of(&mut announcer, "announce") => Err(error),
+        error = panic_of(&mut keeper, "routes") => Err(error),
     };
     inspection.abort();
     announcer.abort();
-    router.abort();
+    keeper.abort();
     // The running sync ends first; then the data plane's lock is released.
     drop(stop);
     if !reconcile.is_finished() {
@@ -215,6 +217,7 @@ async fn reconcile(
     mounted: Option<Mounted>,
     mut channels: Channels,
     mut observers: Observers,
+    to_announce: watch::Sender<Option<Wanted>>,
     served: &ServedState,
 ) -> Result<(), AgentError> {
     let mut model = Model::new(settings.model.clone());
@@ -227,11 +230,26 @@ async fn reconcile(
         mounted.keep();
     }
     served.set_mode(mode, settings.proxy_mode);
+    observers.push(Box::new(AnnounceObserver::new(announced_ranges(&settings, mode), to_announce)));
     let intervals =
         Intervals { min: settings.min_sync_interval, max: settings.max_sync_interval, drain: settings.drain };
     let reconciler = Reconciler::new(model, listing, dataplane, channels, intervals);
     reconciler.observed_by(observers).run().await;
     Ok(())
+}
+
+/// Returns the ranges of the addresses that the programs answer for on links. Only eBPF has such programs.
+fn announced_ranges(settings: &Settings, mode: Mode) -> Vec<IpNet> {
+    if mode == Mode::Ebpf {
+        return settings.l2_announce.clone();
+    }
+    if !settings.l2_announce.is_empty() {
+        warn!(
+            mode = mode.name(),
+            "--l2-announce has no effect in this mode: eBPF programs answer for the addresses"
+        );
+    }
+    Vec::new()
 }
 
 /// Mounts the BPF file system before the source is asked, which may take long.
@@ -302,6 +320,14 @@ async fn failure_of<E: Into<AgentError>>(
     }
 }
 
+/// Waits until a task panics that may end by itself.
+async fn panic_of(task: &mut JoinHandle<()>, name: &'static str) -> AgentError {
+    match task.await {
+        Err(error) if error.is_panic() => AgentError::Panicked(name),
+        _ => pending().await,
+    }
+}
+
 /// Waits until the file of `--config` changes.
 async fn changed(config: Option<ConfigFile>) -> PathBuf {
     match config {
@@ -320,11 +346,7 @@ async fn stop_signal() -> Result<&'static str, AgentError> {
 }
 
 fn announce_settings(settings: &Settings) -> AnnounceSettings {
-    AnnounceSettings {
-        bpffs: settings.bpffs.clone(),
-        devices: settings.l2_devices.clone(),
-        is_wanted: !settings.l2_announce.is_empty(),
-    }
+    AnnounceSettings { bpffs: settings.bpffs.clone(), devices: settings.l2_devices.clone() }
 }
 
 fn kubernetes_settings(settings: &Settings) -> KubernetesSettings {

@@ -9,32 +9,38 @@ use std::time::Duration;
 /// A MAC address.
 pub type Mac = [u8; 6];
 
-/// Time between two questions of the candidates that are next.
+/// Time between two questions of the candidates that are next, and of all while a question has no answer.
 const ASK: Duration = Duration::from_millis(500);
 /// Time between two questions of the others at most.
 const ASK_SELDOM: Duration = Duration::from_mins(1);
 /// Candidates that ask often.
 const NEXT: usize = 3;
-/// Silence after which the first candidate takes an address. Three answers are missing then, so one lost frame does
-/// not matter.
-const SILENCE: Duration = Duration::from_millis(1000);
-/// More silence for each better candidate. They take addresses one after the other.
+/// Time after the first question without an answer until the first candidate takes an address. Three questions are
+/// without an answer then, so one lost frame does not matter.
+const SILENCE: Duration = Duration::from_secs(1);
+/// More of it for each better candidate, so that they take addresses one after the other.
 const STEP: Duration = Duration::from_millis(500);
+/// The better candidates that count for that.
+const STEPS: u32 = 10;
+/// Questions to the holder alone without an answer, after which all hosts are asked.
+const MISSED: u32 = 2;
+/// Time for an answer to the first question of the first choice.
+const FIRST_LOOK: Duration = Duration::from_millis(300);
 /// Time between the announcements of a node that has just taken an address.
 const ANNOUNCE: Duration = Duration::from_secs(1);
 /// Announcements when an address is taken.
 const ANNOUNCEMENTS: u32 = 3;
-/// Time between two announcements of an address that is held.
+/// Time between two announcements of an address that is held, and between two questions of the first choice.
 const REPEAT: Duration = Duration::from_secs(30);
-/// Time after which a node asks whether the former holder has let an address go.
-const VERIFY: Duration = Duration::from_millis(700);
+/// Time for the former holder to let an address go.
+const YIELD: Duration = Duration::from_millis(500);
+/// Time for an answer on the link.
+const ANSWERED: Duration = Duration::from_millis(200);
 /// Time between two questions of a holder that is not the first choice.
 const ASK_BETTER: Duration = Duration::from_secs(1);
-/// Time until the first choice claims an address again that its holder did not let go. It doubles each time.
+/// Time until the first choice asks again for an address that its holder did not let go. It doubles each time.
 const RETREAT: Duration = Duration::from_secs(30);
 const LONGEST_RETREAT: Duration = Duration::from_mins(10);
-/// Shortest time between two defences of an address (RFC 5227 section 2.4).
-const DEFEND: Duration = Duration::from_secs(1);
 
 /// What a node is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,8 +49,8 @@ pub enum Act {
     Answer,
     /// Answer no more.
     Silence(Why),
-    /// Tell all hosts on the link that this node has the address.
-    Announce,
+    /// Tell the host with this MAC address, or all on the link, that this node has the address.
+    Announce(Option<Mac>),
     /// Ask for the address: the host with this MAC address, or all.
     Ask(Option<Mac>),
 }
@@ -52,7 +58,7 @@ pub enum Act {
 /// Why a node answers no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// A better candidate has it.
+    /// Another candidate has it.
     Yielded,
     /// The former holder goes on answering.
     StillHeld(Mac),
@@ -63,8 +69,17 @@ pub enum Why {
 pub enum Heard {
     /// An answer to a question of this node.
     Answer(Mac),
-    /// The other host told all that it has the address.
+    /// The other host told that it has the address.
     Announcement(Mac),
+}
+
+impl Heard {
+    /// Returns the MAC address of the host that says so.
+    #[must_use]
+    pub const fn mac(self) -> Mac {
+        let (Self::Answer(mac) | Self::Announcement(mac)) = self;
+        mac
+    }
 }
 
 /// One node's part in one address on one link. All times are since the same moment.
@@ -78,61 +93,71 @@ pub struct Claim {
 
 #[derive(Clone, Debug)]
 enum State {
-    Waiting {
-        /// When another host last said that it has the address.
-        heard: Duration,
-        /// Who, unless its last answers are missing.
-        holder: Option<Mac>,
-        ask_at: Duration,
-        unanswered: u32,
-        /// When the first choice claims the address although it is held.
-        claim_at: Option<Duration>,
-    },
-    Holding {
-        since: Duration,
-        announcements: u32,
-        announce_at: Duration,
-        /// When to ask whether another host has the address, too.
-        ask_at: Option<Duration>,
-        defended: Duration,
-    },
+    Waiting(Waiting),
+    Holding(Holding),
+}
+
+#[derive(Clone, Debug)]
+struct Waiting {
+    /// Who has the address, as far as this node knows.
+    holder: Option<Mac>,
+    /// Whether the holder did not answer when it alone was asked. What others say in its name proves nothing then: a
+    /// switch or router may answer for it (ARP suppression, proxy ARP).
+    is_suspect: bool,
+    ask_at: Duration,
+    /// The first of the questions that have no answer yet, and their number.
+    silent_since: Option<Duration>,
+    unanswered: u32,
+    /// When the first choice claims the address although it may be held.
+    claim_at: Option<Duration>,
+}
+
+#[derive(Clone, Debug)]
+struct Holding {
+    /// When the former holder has let go at the latest. Answers until then prove nothing.
+    settled_at: Duration,
+    announcements: u32,
+    announce_at: Duration,
+    ask_at: Duration,
 }
 
 impl Claim {
-    /// Returns a claim of a node that has not asked yet. The first choice takes the address at once.
+    /// Returns a claim of a node that has not asked yet. `phase`, up to half a second, keeps the questions for many
+    /// addresses apart.
     #[must_use]
-    pub fn new(rank: usize, now: Duration) -> Self {
-        Self { rank, state: waiting(now, None, (rank == 0).then_some(now)), retreat: RETREAT }
+    pub fn new(rank: usize, now: Duration, phase: Duration) -> Self {
+        let ask_at = now + phase;
+        let claim_at = (rank == 0).then_some(ask_at + FIRST_LOOK);
+        Self { rank, state: State::Waiting(Waiting::new(ask_at, None, claim_at)), retreat: RETREAT }
     }
 
     /// Returns the claim of a node whose programs answer already: an earlier agent made them.
     #[must_use]
-    pub fn adopted(rank: usize, now: Duration) -> Self {
-        let state = State::Holding {
-            since: now,
-            announcements: 0,
+    pub fn adopted(rank: usize, now: Duration, phase: Duration) -> Self {
+        let state = Holding {
+            settled_at: now,
+            announcements: ANNOUNCEMENTS,
             announce_at: now + REPEAT,
-            ask_at: Some(now + VERIFY),
-            defended: now,
+            ask_at: now + phase,
         };
-        Self { rank, state, retreat: RETREAT }
+        Self { rank, state: State::Holding(state), retreat: RETREAT }
     }
 
     /// Returns whether this node answers.
     #[must_use]
     pub fn is_held(&self) -> bool {
-        matches!(self.state, State::Holding { .. })
+        matches!(self.state, State::Holding(_))
     }
 
     /// Returns the time of the next [`tick`](Self::tick).
     #[must_use]
     pub fn due(&self) -> Duration {
         match &self.state {
-            State::Waiting { heard, ask_at, claim_at, .. } => {
-                let silence = *heard + patience(self.rank);
-                claim_at.iter().chain([ask_at, &silence]).min().copied().unwrap_or(silence)
+            State::Waiting(waiting) => {
+                let silence = waiting.silent_since.map(|since| since + patience(self.rank));
+                waiting.claim_at.into_iter().chain(silence).fold(waiting.ask_at, Duration::min)
             }
-            State::Holding { announce_at, ask_at, .. } => ask_at.unwrap_or(*announce_at).min(*announce_at),
+            State::Holding(holding) => holding.announce_at.min(holding.ask_at),
         }
     }
 
@@ -143,47 +168,49 @@ impl Claim {
         }
         self.rank = rank;
         match &mut self.state {
-            State::Waiting { ask_at, claim_at, .. } => {
-                *ask_at = now;
-                *claim_at = (rank == 0).then_some(now);
+            State::Waiting(waiting) => {
+                waiting.ask_at = now;
+                waiting.claim_at = (rank == 0).then_some(now + FIRST_LOOK);
             }
-            State::Holding { ask_at, .. } => *ask_at = Some(now + ASK_BETTER),
+            State::Holding(holding) => holding.ask_at = holding.ask_at.min(now + ASK_BETTER),
         }
+    }
+
+    /// Takes back a claim that this node can't keep: its programs were not told. Another node takes the address.
+    pub fn fail(&mut self, now: Duration) {
+        self.state = State::Waiting(Waiting::new(now + self.retreat, None, None));
     }
 
     /// Does what is due.
     pub fn tick(&mut self, now: Duration) -> Vec<Act> {
         let rank = self.rank;
         match &mut self.state {
-            State::Waiting { heard, holder, ask_at, unanswered, claim_at } => {
-                let is_silent = *heard + patience(rank) <= now;
-                if is_silent || claim_at.is_some_and(|at| at <= now) {
-                    self.state = claimed(now);
-                    return vec![Act::Answer, Act::Announce];
+            State::Waiting(waiting) => {
+                let is_silent = waiting.silent_since.is_some_and(|since| since + patience(rank) <= now);
+                if is_silent || waiting.claim_at.is_some_and(|at| at <= now) {
+                    // A holder that may let go is asked to, and nobody else is told before it has.
+                    let holder = waiting.holder.filter(|_| !is_silent);
+                    self.state = State::Holding(Holding::claimed(now, holder.is_some()));
+                    return vec![Act::Answer, Act::Announce(holder)];
                 }
-                if now < *ask_at {
+                if now < waiting.ask_at {
                     return Vec::new();
                 }
-                *ask_at = now + pause(rank);
-                *unanswered += 1;
-                // Another host may have taken the address over.
-                if *unanswered > 2 {
-                    *holder = None;
-                }
-                vec![Act::Ask(*holder)]
+                vec![Act::Ask(waiting.ask(rank, now))]
             }
-            State::Holding { announcements, announce_at, ask_at, .. } => {
+            State::Holding(holding) => {
                 let mut acts = Vec::new();
-                if *announce_at <= now {
-                    *announcements += 1;
-                    if *announcements > ANNOUNCEMENTS {
+                if holding.announce_at <= now {
+                    holding.announcements += 1;
+                    let is_new = holding.announcements < ANNOUNCEMENTS;
+                    holding.announce_at = now + if is_new { ANNOUNCE } else { REPEAT };
+                    if holding.announcements > ANNOUNCEMENTS {
                         self.retreat = RETREAT;
                     }
-                    *announce_at = now + if *announcements < ANNOUNCEMENTS { ANNOUNCE } else { REPEAT };
-                    acts.push(Act::Announce);
+                    acts.push(Act::Announce(None));
                 }
-                if ask_at.is_some_and(|at| at <= now) {
-                    *ask_at = (rank > 0).then_some(now + ASK_BETTER);
+                if holding.ask_at <= now {
+                    holding.ask_at = now + if rank == 0 { REPEAT } else { ASK_BETTER };
                     acts.push(Act::Ask(None));
                 }
                 acts
@@ -193,60 +220,82 @@ impl Claim {
 
     /// Takes what another host said about the address.
     pub fn hear(&mut self, said: Heard, now: Duration) -> Vec<Act> {
-        let (Heard::Answer(mac) | Heard::Announcement(mac)) = said;
-        let is_answer = matches!(said, Heard::Answer(_));
-        let rank = self.rank;
-        match &mut self.state {
-            State::Waiting { heard, holder, unanswered, .. } => {
-                (*heard, *holder, *unanswered) = (now, Some(mac), 0);
+        match (&mut self.state, said) {
+            (State::Waiting(waiting), Heard::Answer(mac) | Heard::Announcement(mac)) => {
+                waiting.hear(self.rank, mac, matches!(said, Heard::Announcement(_)), now);
                 Vec::new()
             }
-            State::Holding { .. } if rank > 0 => {
-                self.state = waiting(now, Some(mac), None);
-                let silence = Act::Silence(Why::Yielded);
-                // The other holder does not know that hosts send here. It hears the announcement, and announces itself.
-                if is_answer { vec![Act::Announce, silence] } else { vec![silence] }
+            // Whoever answers has it. An announcement alone may be forged, or from a node that answers no more.
+            (State::Holding(holding), Heard::Announcement(mac)) => {
+                let answered_at = now + ANSWERED;
+                if holding.announce_at <= answered_at {
+                    return Vec::new();
+                }
+                // If nobody answers, all hosts are told who does.
+                holding.announce_at = answered_at;
+                vec![Act::Ask(Some(mac))]
             }
-            // An answer to a question from before this node took the address.
-            State::Holding { since, .. } if is_answer && now < *since + VERIFY => Vec::new(),
-            // A holder whose agent is alive has let it go by the time of the question.
-            State::Holding { .. } if is_answer => {
-                self.state = waiting(now, Some(mac), Some(now + self.retreat));
+            (State::Holding(holding), Heard::Answer(_)) if now < holding.settled_at => Vec::new(),
+            (State::Holding(_), Heard::Answer(mac)) if self.rank > 0 => {
+                self.state = State::Waiting(Waiting::new(now + pause(self.rank), Some(mac), None));
+                // The other holder may not know that hosts send here. It hears this, and announces itself.
+                vec![Act::Announce(None), Act::Silence(Why::Yielded)]
+            }
+            // Its agent is gone, or it is a host of its own: it lets nobody take the address.
+            (State::Holding(_), Heard::Answer(mac)) => {
+                let again = now + self.retreat;
                 self.retreat = (self.retreat * 2).min(LONGEST_RETREAT);
+                self.state = State::Waiting(Waiting::new(now + ASK, Some(mac), Some(again)));
                 vec![Act::Silence(Why::StillHeld(mac))]
             }
-            State::Holding { defended, .. } if *defended + DEFEND <= now => {
-                *defended = now;
-                vec![Act::Announce]
-            }
-            State::Holding { .. } => Vec::new(),
         }
     }
 }
 
-fn waiting(now: Duration, holder: Option<Mac>, claim_at: Option<Duration>) -> State {
-    State::Waiting { heard: now, holder, ask_at: now, unanswered: 0, claim_at }
-}
+impl Waiting {
+    fn new(ask_at: Duration, holder: Option<Mac>, claim_at: Option<Duration>) -> Self {
+        Self { holder, is_suspect: false, ask_at, silent_since: None, unanswered: 0, claim_at }
+    }
 
-fn claimed(now: Duration) -> State {
-    State::Holding {
-        since: now,
-        announcements: 1,
-        announce_at: now + ANNOUNCE,
-        ask_at: Some(now + VERIFY),
-        defended: now,
+    /// Asks the holder alone, or all hosts after it did not answer. Returns whom.
+    fn ask(&mut self, rank: usize, now: Duration) -> Option<Mac> {
+        self.is_suspect |= self.holder.is_some() && self.unanswered >= MISSED;
+        // In turn, because an answer in the name of the holder is to be confirmed by itself.
+        let to = self.holder.filter(|_| !self.is_suspect || self.unanswered.is_multiple_of(2));
+        self.silent_since.get_or_insert(now);
+        self.unanswered += 1;
+        self.ask_at = now + ASK.min(pause(rank));
+        to
+    }
+
+    fn hear(&mut self, rank: usize, mac: Mac, is_announcement: bool, now: Duration) {
+        let is_of_suspect = self.is_suspect && self.holder == Some(mac);
+        // The last question went to all if the number of those before it is odd.
+        let asked_all = self.unanswered.is_multiple_of(2);
+        if is_of_suspect && asked_all && !is_announcement {
+            return;
+        }
+        *self = Self { claim_at: self.claim_at, ..Self::new(now + pause(rank), Some(mac), None) };
     }
 }
 
-/// Returns the silence after which a candidate takes an address.
-fn patience(rank: usize) -> Duration {
-    let better = u32::try_from(rank).unwrap_or(u32::MAX).min(1 << 10);
-    // A candidate that asks seldom must have missed some answers, too.
-    let seldom = if rank > NEXT { pause(rank) * 2 } else { Duration::ZERO };
-    SILENCE + STEP * better + seldom
+impl Holding {
+    /// Returns the state after an address was taken, from nobody or from a holder that is to let it go.
+    fn claimed(now: Duration, is_taken: bool) -> Self {
+        let settled_at = if is_taken { now + YIELD } else { now };
+        // From a holder: others are told once it had time to answer a last time.
+        let (announcements, announce_at) =
+            if is_taken { (0, settled_at + ANSWERED) } else { (1, now + ANNOUNCE) };
+        Self { settled_at, announcements, announce_at, ask_at: settled_at.max(now + ANSWERED) }
+    }
 }
 
-/// Returns the time between two questions.
+/// Returns the time after the first question without an answer until a candidate takes an address.
+fn patience(rank: usize) -> Duration {
+    SILENCE + STEP * u32::try_from(rank).unwrap_or(STEPS).min(STEPS)
+}
+
+/// Returns the time between two questions while they are answered.
 fn pause(rank: usize) -> Duration {
     if rank <= NEXT {
         ASK

@@ -55,19 +55,19 @@ pub fn question(host: Host, address: IpAddr, to: Option<Mac>) -> Vec<u8> {
     }
 }
 
-/// Returns frames that tell all hosts on the link that this node has an address. Some devices heed only ARP
+/// Returns frames that tell one host, or all on the link, that this node has an address. Some devices heed only ARP
 /// requests, others only replies.
-pub fn announcements(host: Host, address: IpAddr) -> Vec<Vec<u8>> {
+pub fn announcements(host: Host, address: IpAddr, to: Option<Mac>) -> Vec<Vec<u8>> {
     match address {
         IpAddr::V4(address) => {
             let frame = |operation, target| {
-                arp(operation, host.mac, BROADCAST, [(host.mac, address), (target, address)])
+                arp(operation, host.mac, to.unwrap_or(BROADCAST), [(host.mac, address), (target, address)])
             };
             vec![frame(REQUEST, UNKNOWN), frame(REPLY, host.mac)]
         }
         IpAddr::V6(address) => {
             let source = host.link_local.unwrap_or(address);
-            let link = (host.mac, group_mac(ALL_NODES));
+            let link = (host.mac, to.unwrap_or_else(|| group_mac(ALL_NODES)));
             let option = Some((TARGET_LINK_ADDRESS, host.mac));
             vec![neighbour(ADVERTISEMENT, OVERRIDE, link, (source, ALL_NODES), address, option)]
         }
@@ -195,7 +195,8 @@ mod tests {
 
     #[test]
     fn questions_have_the_bytes_of_the_standards() {
-        let hex = |frame: Vec<u8>| frame.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let hex =
+            |frame: Vec<u8>| frame.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat();
         let arp = "0806000108000604000102000000000100000000000000000000cb007107";
         assert_eq!(
             hex(question(host(HERE), ip("203.0.113.7"), None)),
@@ -229,7 +230,7 @@ mod tests {
         let nobody = Host { mac: HERE, link_local: None };
         for host in [host(HERE), nobody] {
             let frames =
-                announcements(host, address).into_iter().chain([question(host, address, Some(THERE))]);
+                announcements(host, address, None).into_iter().chain([question(host, address, Some(THERE))]);
             for frame in frames {
                 assert_eq!(checksum(&frame), 0xffff, "{frame:x?}");
                 assert_eq!(usize::from(u16::from_be_bytes([frame[18], frame[19]])), frame.len() - 54);
@@ -241,9 +242,11 @@ mod tests {
     fn what_another_host_says_is_understood_and_ones_own_frames_are_not_heard() {
         for address in [ip("203.0.113.7"), ip("2001:db8::7")] {
             assert_eq!(read(&answer(address), HERE), Some((address, Heard::Answer(THERE))));
-            for frame in announcements(host(THERE), address) {
-                assert_eq!(read(&frame, HERE), Some((address, Heard::Announcement(THERE))));
-                assert_eq!(read(&frame, THERE), None, "its own");
+            for to in [None, Some(HERE)] {
+                for frame in announcements(host(THERE), address, to) {
+                    assert_eq!(read(&frame, HERE), Some((address, Heard::Announcement(THERE))));
+                    assert_eq!(read(&frame, THERE), None, "its own");
+                }
             }
             for to in [None, Some(HERE)] {
                 assert_eq!(read(&question(host(THERE), address, to), HERE), None, "a question");

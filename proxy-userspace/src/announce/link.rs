@@ -7,17 +7,21 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::mpsc;
+use proxy_common::addr::mapped;
+use proxy_common::hash::mix;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
+use tokio::time::sleep;
 use tracing::{debug, info, warn};
 
 use super::claim::{Act, Claim, Heard, Mac, Why};
 use super::figures::{Change, Figures};
 use super::frame::{self, Host};
 use super::groups::Groups;
-use super::rank::Ranks;
+use super::rank::{Ranks, Wanted};
 use super::socket::PacketSocket;
 use crate::dataplane::ebpf::Announced;
+use crate::node::mac_text;
 
 /// What a host said on the link with this interface index.
 pub type Said = (u32, IpAddr, Heard);
@@ -51,9 +55,15 @@ pub struct Link {
 
 impl Link {
     /// Opens a socket on a device, whose frames are read from now on.
-    pub fn open(index: u32, name: &str, mac: Mac, said: mpsc::Sender<Said>) -> io::Result<Self> {
+    pub fn open(
+        index: u32,
+        name: &str,
+        mac: Mac,
+        said: mpsc::Sender<Said>,
+        wanted: watch::Receiver<Option<Wanted>>,
+    ) -> io::Result<Self> {
         let socket = Arc::new(PacketSocket::open(index)?);
-        let reader = tokio::spawn(read(Arc::clone(&socket), index, mac, said));
+        let reader = tokio::spawn(read(Arc::clone(&socket), (index, mac), said, wanted));
         Ok(Self {
             index,
             name: name.to_owned(),
@@ -70,9 +80,8 @@ impl Link {
         self.name == name && self.host.mac == mac
     }
 
-    /// Competes for these addresses and no others. `answered` are those that the programs answer for already, with
-    /// the MAC address in their answers.
-    pub fn set_ranks(&mut self, ranks: &Ranks, answered: &BTreeMap<(IpAddr, u32), Mac>, shared: &mut Shared) {
+    /// Gives up all addresses but these.
+    pub fn release_others(&mut self, ranks: &Ranks, shared: &mut Shared) {
         let gone: Vec<IpAddr> =
             self.claims.keys().filter(|address| !ranks.contains_key(address)).copied().collect();
         for address in gone {
@@ -82,6 +91,11 @@ impl Link {
                 info!(%address, device = self.name, "no longer announced by this node");
             }
         }
+    }
+
+    /// Competes for these addresses, too. `answered` are those that the programs answer for already, with the MAC
+    /// address in their answers.
+    pub fn set_ranks(&mut self, ranks: &Ranks, answered: &BTreeMap<(IpAddr, u32), Mac>, shared: &mut Shared) {
         let now = shared.now();
         for (address, rank) in ranks {
             if let Some(claim) = self.claims.get_mut(address) {
@@ -89,23 +103,23 @@ impl Link {
                 continue;
             }
             let claim = match answered.get(&(*address, self.index)) {
-                Some(mac) => {
+                Some(mac) if self.answer(*address, shared) => {
                     debug!(%address, device = self.name, "announced by this node already");
-                    self.answer(*address, shared);
+                    self.join(*address);
                     if *mac != self.host.mac {
-                        self.announce(*address);
+                        self.announce(*address, None);
                     }
-                    Claim::adopted(*rank, now)
+                    Claim::adopted(*rank, now, phase(*address))
                 }
-                None => Claim::new(*rank, now),
+                _ => Claim::new(*rank, now, phase(*address)),
             };
             self.claims.insert(*address, claim);
         }
     }
 
-    /// Returns whether this node competes for an address here.
-    pub fn has(&self, address: IpAddr) -> bool {
-        self.claims.contains_key(&address)
+    /// Returns whether this node competes for an address here that another host has.
+    pub fn waits_for(&self, address: IpAddr) -> bool {
+        self.claims.get(&address).is_some_and(|claim| !claim.is_held())
     }
 
     /// Returns the time of the next [`tick`](Self::tick).
@@ -138,17 +152,23 @@ impl Link {
     fn act(&mut self, address: IpAddr, acts: Vec<Act>, shared: &mut Shared) {
         for act in acts {
             match act {
-                Act::Answer => {
-                    self.answer(address, shared);
+                Act::Answer if self.answer(address, shared) => {
                     shared.figures.count(Change::Claimed);
                     info!(%address, device = self.name, "announced by this node");
+                }
+                Act::Answer => {
+                    let now = shared.now();
+                    if let Some(claim) = self.claims.get_mut(&address) {
+                        claim.fail(now);
+                    }
+                    return;
                 }
                 Act::Silence(why) => {
                     self.silence(address, shared);
                     shared.figures.count(Change::Yielded);
                     self.tell(address, why);
                 }
-                Act::Announce => self.announce(address),
+                Act::Announce(to) => self.announce(address, to),
                 Act::Ask(to) => self.send(&frame::question(self.host, address, to)),
             }
         }
@@ -156,9 +176,9 @@ impl Link {
 
     fn tell(&self, address: IpAddr, why: Why) {
         match why {
-            Why::Yielded => info!(%address, device = self.name, "left to a node that is preferred"),
+            Why::Yielded => info!(%address, device = self.name, "left to another node"),
             Why::StillHeld(mac) => {
-                let host = mac.map(|byte| format!("{byte:02x}")).join(":");
+                let host = mac_text(mac);
                 warn!(
                     %address, device = self.name, host,
                     "another host answers for the address and does not let it go: a node without an agent, or a \
@@ -168,17 +188,14 @@ impl Link {
         }
     }
 
-    /// Makes the programs answer, and joins the group in which IPv6 hosts ask.
-    fn answer(&mut self, address: IpAddr, shared: &mut Shared) {
+    /// Makes the programs answer. Returns whether they do.
+    fn answer(&mut self, address: IpAddr, shared: &mut Shared) -> bool {
         if let Err(error) = shared.map.set(address, self.index, self.host.mac) {
-            warn!(%address, device = self.name, %error, "can't be announced");
-        }
-        if let IpAddr::V6(address) = address
-            && let Err(error) = self.groups.join(address)
-        {
-            warn!(%address, device = self.name, %error, "can't join the group in which hosts ask for the address");
+            warn!(%address, device = self.name, %error, "can't be announced by this node");
+            return false;
         }
         shared.figures.hold(address, &self.name);
+        true
     }
 
     fn silence(&mut self, address: IpAddr, shared: &mut Shared) {
@@ -193,8 +210,18 @@ impl Link {
         shared.figures.release(address, &self.name);
     }
 
-    fn announce(&self, address: IpAddr) {
-        for frame in frame::announcements(self.host, address) {
+    /// Joins the group in which IPv6 hosts ask. What failed is tried again with each announcement.
+    fn join(&mut self, address: IpAddr) {
+        if let IpAddr::V6(address) = address
+            && let Err(error) = self.groups.join(address)
+        {
+            warn!(%address, device = self.name, %error, "can't join the group in which hosts ask for the address");
+        }
+    }
+
+    fn announce(&mut self, address: IpAddr, to: Option<Mac>) {
+        self.join(address);
+        for frame in frame::announcements(self.host, address, to) {
             self.send(&frame);
         }
     }
@@ -220,19 +247,37 @@ impl Drop for Link {
     }
 }
 
-async fn read(socket: Arc<PacketSocket>, index: u32, mac: Mac, said: mpsc::Sender<Said>) {
+/// Returns the time by which the questions for an address are late, so that those for many are not sent at once.
+fn phase(address: IpAddr) -> Duration {
+    const STEPS: u64 = 64;
+    const STEP: Duration = Duration::from_millis(7);
+    let [.., a, b] = mapped(address);
+    let step = mix(u64::from(a) << 32 | u64::from(b)) % STEPS;
+    STEP * u32::try_from(step).unwrap_or_default()
+}
+
+async fn read(
+    socket: Arc<PacketSocket>,
+    (index, mac): (u32, Mac),
+    said: mpsc::Sender<Said>,
+    wanted: watch::Receiver<Option<Wanted>>,
+) {
+    let is_wanted =
+        |address: IpAddr| wanted.borrow().as_ref().is_some_and(|wanted| wanted.ranks.contains_key(&address));
     loop {
         match socket.receive().await {
             // A full channel loses a frame, as the network may.
             Ok(frame) => {
-                if let Some((address, heard)) = frame::read(&frame, mac) {
+                if let Some((address, heard)) =
+                    frame::read(&frame, mac).filter(|(address, _)| is_wanted(*address))
+                {
                     let _ = said.try_send((index, address, heard));
                 }
             }
             // A device that goes down says so once. One that is gone is taken from the topology.
             Err(error) => {
                 debug!(index, %error, "a packet socket");
-                tokio::time::sleep(Duration::from_millis(100)).await;
+                sleep(Duration::from_millis(100)).await;
             }
         }
     }
@@ -243,12 +288,16 @@ fn link_local(index: u32) -> Option<Ipv6Addr> {
     fs::read_to_string("/proc/net/if_inet6").ok()?.lines().find_map(|line| read_link_local(line, index))
 }
 
-/// Reads a line of /proc/net/if_inet6: the address, then the interface index, both hexadecimal.
+/// Reads a line of /proc/net/if_inet6: address, interface index, length of the prefix, scope and flags, hexadecimal.
 fn read_link_local(line: &str, index: u32) -> Option<Ipv6Addr> {
+    /// `IFA_F_TENTATIVE` and `IFA_F_DADFAILED` (linux/if_addr.h): another host may have the address.
+    const UNUSABLE: u8 = 0x40 | 0x08;
     let mut words = line.split_whitespace();
     let address = Ipv6Addr::from(u128::from_str_radix(words.next()?, 16).ok()?);
     let device = u32::from_str_radix(words.next()?, 16).ok()?;
-    (device == index && address.is_unicast_link_local()).then_some(address)
+    let flags = u8::from_str_radix(words.nth(2)?, 16).ok()?;
+    let is_usable = address.is_unicast_link_local() && flags & UNUSABLE == 0;
+    (device == index && is_usable).then_some(address)
 }
 
 #[cfg(test)]
@@ -260,6 +309,7 @@ mod tests {
         let lines = [
             "00000000000000000000000000000001 01 80 10 80       lo",
             "20010db8000000000000000000000007 0b 40 00 80     eth0",
+            "fe80000000000000000000fffe000009 0b 40 20 c0     eth0",
             "fe80000000000000000000fffe000001 0b 40 20 80     eth0",
             "nonsense",
         ];

@@ -4,19 +4,19 @@
 //! answers ARP and neighbour solicitations; see [`claim`] for how nodes agree without talking to each other or to
 //! the API server. The programs answer (map ANNOUNCED); this module decides for what.
 
-pub mod claim;
+mod claim;
 mod figures;
 mod frame;
 mod groups;
 mod link;
 mod observer;
-pub mod rank;
+mod rank;
 mod socket;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
 use tracing::{debug, warn};
@@ -25,13 +25,16 @@ use claim::Mac;
 pub use figures::{Change, Figures};
 use link::{Link, Said, Shared};
 pub use observer::AnnounceObserver;
-use rank::Ranks;
+pub use rank::Wanted;
 
 use crate::dataplane::ebpf::Announced;
 use crate::node::{DevicePattern, Hook, Topology};
 
 /// Frames of others that may wait.
-const SAID: usize = 1024;
+const SAID: usize = 4096;
+
+/// Time until a socket that could not be opened is tried again.
+const RETRY: Duration = Duration::from_secs(5);
 
 /// The settings of the announcer.
 #[derive(Clone, Debug)]
@@ -40,48 +43,46 @@ pub struct AnnounceSettings {
     pub bpffs: PathBuf,
     /// The devices to announce on; empty = all uplinks.
     pub devices: Vec<DevicePattern>,
-    /// Whether any address may be announced.
-    pub is_wanted: bool,
 }
 
-/// Announces the addresses in `ranks` on the devices in `topology`, until one of them ends.
+/// Announces the addresses in `wanted` on the devices in `topology`, until one of them ends.
 pub async fn announce(
     settings: AnnounceSettings,
-    mut ranks: watch::Receiver<Option<Ranks>>,
+    mut wanted: watch::Receiver<Option<Wanted>>,
     mut topology: watch::Receiver<Option<Topology>>,
     figures: Figures,
 ) {
-    if ranks.wait_for(Option::is_some).await.is_err() || topology.wait_for(Option::is_some).await.is_err() {
+    if wanted.wait_for(Option::is_some).await.is_err() || topology.wait_for(Option::is_some).await.is_err() {
         return;
     }
+    // Where eBPF never served, there is no map.
     let map = match Announced::open(&settings.bpffs) {
         Ok(map) => map,
-        Err(error) => {
-            if settings.is_wanted {
-                warn!(%error, "--l2-announce has no effect: the programs that answer are not there");
-            }
-            return;
-        }
+        Err(error) => return debug!(%error, "nothing answers for addresses on links here"),
     };
     let (sender, mut said) = mpsc::channel(SAID);
     let shared = Shared { map, figures, start: Instant::now() };
-    let mut announcer = Announcer { settings, shared, links: BTreeMap::new(), said: sender, failed: None };
+    let mut announcer = Announcer {
+        settings,
+        shared,
+        links: BTreeMap::new(),
+        said: sender,
+        wanted: wanted.clone(),
+        own: BTreeSet::new(),
+        failed: BTreeMap::new(),
+    };
     loop {
-        announcer.refresh(
-            &ranks.borrow_and_update().clone().unwrap_or_default(),
-            topology.borrow_and_update().as_ref(),
-        );
+        let now = wanted.borrow_and_update().clone().unwrap_or_default();
+        announcer.refresh(&now, topology.borrow_and_update().as_ref());
+        let retry_at = (!announcer.failed.is_empty()).then(|| tokio::time::Instant::now() + RETRY);
         loop {
             let due = announcer.links.values().filter_map(Link::due).min();
             let due = due.map(|due| tokio::time::Instant::from_std(announcer.shared.start + due));
             tokio::select! {
-                changed = ranks.changed() => if changed.is_err() { return } else { break },
+                changed = wanted.changed() => if changed.is_err() { return } else { break },
                 changed = topology.changed() => if changed.is_err() { return } else { break },
-                said = said.recv() => if let Some((index, address, heard)) = said
-                    && let Some(link) = announcer.links.get_mut(&index)
-                {
-                    link.hear(address, heard, &mut announcer.shared);
-                },
+                () = sleep_until(retry_at) => break,
+                said = said.recv() => if let Some(said) = said { announcer.hear(said) },
                 () = sleep_until(due) => announcer.tick(),
             }
         }
@@ -100,8 +101,11 @@ struct Announcer {
     shared: Shared,
     links: BTreeMap<u32, Link>,
     said: mpsc::Sender<Said>,
-    /// The last failure to open a socket, which is told once.
-    failed: Option<String>,
+    wanted: watch::Receiver<Option<Wanted>>,
+    /// The MAC addresses of this node: two of its devices may be on one link.
+    own: BTreeSet<Mac>,
+    /// The devices without a socket, and why. It is told once.
+    failed: BTreeMap<u32, String>,
 }
 
 impl Announcer {
@@ -111,17 +115,32 @@ impl Announcer {
         }
     }
 
+    fn hear(&mut self, (index, address, heard): Said) {
+        if !self.own.contains(&heard.mac())
+            && let Some(link) = self.links.get_mut(&index)
+        {
+            link.hear(address, heard, &mut self.shared);
+        }
+    }
+
     /// Follows a change of the addresses or devices.
-    fn refresh(&mut self, ranks: &Ranks, topology: Option<&Topology>) {
-        let devices = if ranks.is_empty() { BTreeMap::new() } else { self.devices(topology) };
+    fn refresh(&mut self, wanted: &Wanted, topology: Option<&Topology>) {
+        let Wanted { ranks, is_complete } = wanted;
+        if *is_complete {
+            for link in self.links.values_mut() {
+                link.release_others(ranks, &mut self.shared);
+            }
+        }
+        let targets = topology.into_iter().flat_map(|topology| topology.devices.values());
+        self.own = targets.filter_map(|target| target.mac).collect();
+        let is_idle = ranks.is_empty() && *is_complete;
+        let devices = if is_idle { BTreeMap::new() } else { self.devices(topology) };
         self.open_links(&devices);
         let answered = self.answered();
         for (address, index) in answered.keys() {
-            let is_wanted = ranks.contains_key(address) && self.links.contains_key(index);
-            // A link that has the address tells that it lets it go.
-            let is_of_link = self.links.get(index).is_some_and(|link| link.has(*address));
-            if !is_wanted
-                && !is_of_link
+            let is_left = !ranks.contains_key(address) && *is_complete || !devices.contains_key(index);
+            let is_let_go = self.links.get(index).is_some_and(|link| link.waits_for(*address));
+            if (is_left || is_let_go)
                 && let Err(error) = self.shared.map.remove(*address, *index)
             {
                 warn!(%address, %error, "still announced");
@@ -146,38 +165,35 @@ impl Announcer {
     }
 
     fn open_links(&mut self, devices: &BTreeMap<u32, (String, Mac)>) {
+        let figures = &self.shared.figures;
         let is_same =
             |index: &u32, link: &Link| devices.get(index).is_some_and(|(name, mac)| link.is(name, *mac));
-        let gone: Vec<u32> = self
-            .links
-            .iter()
-            .filter(|(index, link)| !is_same(index, link))
-            .map(|(index, _)| *index)
-            .collect();
-        for index in gone {
-            if let Some(link) = self.links.remove(&index) {
-                link.forget(&self.shared.figures);
-            }
-        }
+        self.links
+            .extract_if(.., |index, link| !is_same(index, link))
+            .for_each(|(_, link)| link.forget(figures));
+        self.failed.retain(|index, _| devices.contains_key(index));
         for (index, (name, mac)) in devices {
             if self.links.contains_key(index) {
                 continue;
             }
-            match Link::open(*index, name, *mac, self.said.clone()) {
+            match Link::open(*index, name, *mac, self.said.clone(), self.wanted.clone()) {
                 Ok(link) => {
                     debug!(device = name, "addresses of Services are announced here");
                     self.links.insert(*index, link);
+                    self.failed.remove(index);
                 }
-                Err(error) => self.tell_failure(name, &error),
+                Err(error) => {
+                    let why = error.to_string();
+                    if self.failed.get(index) != Some(&why) {
+                        warn!(
+                            device = name,
+                            error = why,
+                            "nothing is announced here: a packet socket can't be opened; it takes CAP_NET_RAW"
+                        );
+                        self.failed.insert(*index, why);
+                    }
+                }
             }
-        }
-    }
-
-    fn tell_failure(&mut self, device: &str, error: &std::io::Error) {
-        let message = format!("{device}: {error}");
-        if self.failed.as_ref() != Some(&message) {
-            warn!(device, %error, "nothing is announced here: a packet socket can't be opened; it takes CAP_NET_RAW");
-            self.failed = Some(message);
         }
     }
 

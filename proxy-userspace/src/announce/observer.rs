@@ -3,7 +3,7 @@
 use ipnet::IpNet;
 use tokio::sync::watch;
 
-use super::rank::{Ranks, ranks};
+use super::rank::{Wanted, ranks};
 use crate::dataplane::SyncFailure;
 use crate::model::Desired;
 use crate::reconcile::{Observer, Synced};
@@ -13,16 +13,16 @@ use crate::reconcile::{Observer, Synced};
 pub struct AnnounceObserver {
     /// `--l2-announce`.
     ranges: Vec<IpNet>,
-    ranks: watch::Sender<Option<Ranks>>,
-    /// What the last ranks were computed from.
-    last: Option<Desired>,
+    wanted: watch::Sender<Option<Wanted>>,
+    /// What the last ranks were computed from, and whether that was complete.
+    last: Option<(Desired, bool)>,
 }
 
 impl AnnounceObserver {
     /// Returns an observer of a task that has not begun.
     #[must_use]
-    pub fn new(ranges: Vec<IpNet>, ranks: watch::Sender<Option<Ranks>>) -> Self {
-        Self { ranges, ranks, last: None }
+    pub fn new(ranges: Vec<IpNet>, wanted: watch::Sender<Option<Wanted>>) -> Self {
+        Self { ranges, wanted, last: None }
     }
 }
 
@@ -30,16 +30,28 @@ impl Observer for AnnounceObserver {
     fn synced(&mut self, synced: &Synced<'_>) {
         // A node without programs can't serve what it would announce.
         let can_serve = !synced.report.failures.iter().any(SyncFailure::is_fatal);
+        let is_complete = !synced.dirty.incomplete || !can_serve;
         let nothing = Desired::default();
         let desired =
             if can_serve && !synced.desired.announced.is_empty() { synced.desired } else { &nothing };
-        let is_same = |last: &Desired| (&last.announced, &last.nodes) == (&desired.announced, &desired.nodes);
+        let is_same = |(last, was_complete): &(Desired, bool)| {
+            let parts = |desired: &Desired| {
+                (&desired.announced, &desired.nodes, &desired.without_clients)
+                    == (&last.announced, &last.nodes, &last.without_clients)
+            };
+            *was_complete == is_complete && parts(desired)
+        };
         if self.last.as_ref().is_some_and(is_same) {
             return;
         }
-        self.ranks.send_replace(Some(ranks(desired, &self.ranges)));
-        let (announced, nodes) = (desired.announced.clone(), desired.nodes.clone());
-        self.last = Some(Desired { announced, nodes, ..Desired::default() });
+        self.wanted.send_replace(Some(Wanted { ranks: ranks(desired, &self.ranges), is_complete }));
+        let last = Desired {
+            nodes: desired.nodes.clone(),
+            without_clients: desired.without_clients.clone(),
+            announced: desired.announced.clone(),
+            ..Desired::default()
+        };
+        self.last = Some((last, is_complete));
     }
 }
 
@@ -50,12 +62,13 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::announce::rank::Ranks;
     use crate::dataplane::SyncReport;
     use crate::model::{Candidates, Dirty};
 
     #[test]
     fn addresses_are_told_when_they_are_served_and_taken_back_when_nothing_is() {
-        let (sender, ranks) = watch::channel(None);
+        let (sender, wanted) = watch::channel(None);
         let mut observer = AnnounceObserver::new(vec!["203.0.113.0/24".parse().unwrap()], sender);
         let address = IpAddr::from([203, 0, 113, 7]);
         let desired = Desired {
@@ -64,17 +77,23 @@ mod tests {
             announced: [(address, Candidates::All)].into(),
             ..Desired::default()
         };
-        let mut sync = |desired: &Desired, failures: Vec<SyncFailure>| {
+        let mut sync = |desired: &Desired, incomplete: bool, failures: Vec<SyncFailure>| {
             let report = SyncReport { failures, ..SyncReport::default() };
-            let (dirty, took) = (Dirty::default(), Duration::ZERO);
+            let (dirty, took) = (Dirty { incomplete, ..Dirty::default() }, Duration::ZERO);
             observer.synced(&Synced { desired, dirty: &dirty, report: &report, took });
-            ranks.borrow().clone()
+            wanted.borrow().clone().unwrap()
         };
-        assert_eq!(sync(&desired, Vec::new()), Some(Ranks::from([(address, 0)])));
+        let is = |ranks: Ranks, is_complete| Wanted { ranks, is_complete };
+        let with = || Ranks::from([(address, 0)]);
+        assert_eq!(sync(&desired, false, Vec::new()), is(with(), true));
         let device = SyncFailure::Device("eth0: generic XDP".to_owned());
-        assert_eq!(sync(&desired, vec![device]), Some(Ranks::from([(address, 0)])));
-        assert_eq!(sync(&desired, vec![SyncFailure::Node("no uplink".to_owned())]), Some(Ranks::new()));
-        assert_eq!(sync(&desired, Vec::new()), Some(Ranks::from([(address, 0)])));
-        assert_eq!(sync(&Desired::default(), Vec::new()), Some(Ranks::new()));
+        assert_eq!(sync(&desired, false, vec![device]), is(with(), true));
+        let node = || vec![SyncFailure::Node("no uplink".to_owned())];
+        assert_eq!(sync(&desired, false, node()), is(Ranks::new(), true));
+        assert_eq!(sync(&desired, false, Vec::new()), is(with(), true));
+        // An object that can't be read now may be that of an address.
+        assert_eq!(sync(&Desired::default(), true, Vec::new()), is(Ranks::new(), false));
+        assert_eq!(sync(&desired, true, node()), is(Ranks::new(), true));
+        assert_eq!(sync(&Desired::default(), false, Vec::new()), is(Ranks::new(), true));
     }
 }

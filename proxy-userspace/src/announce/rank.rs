@@ -12,13 +12,23 @@ use crate::model::{Candidates, Desired};
 /// The addresses that a node may announce, and its place among the candidates: zero for the first choice.
 pub type Ranks = BTreeMap<IpAddr, usize>;
 
+/// What the announcer is to announce.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// The addresses that this node is a candidate for.
+    pub ranks: Ranks,
+    /// Whether all objects could be read. If not, what is announced and not in `ranks` stays.
+    pub is_complete: bool,
+}
+
 /// Returns the addresses inside ranges that this node is a candidate for.
 #[must_use]
 pub fn ranks(desired: &Desired, ranges: &[IpNet]) -> Ranks {
     let own = desired.node_name.as_str();
+    let may_announce = |node: &&str| !desired.without_clients.contains(*node);
     let rank = |address: IpAddr, candidates: &Candidates| match candidates {
-        Candidates::All => place(own, desired.nodes.keys().map(String::as_str), address),
-        Candidates::Only(nodes) => place(own, nodes.iter().map(|node| &**node), address),
+        Candidates::All => place(own, desired.nodes.keys().map(String::as_str).filter(may_announce), address),
+        Candidates::Only(nodes) => place(own, nodes.iter().map(|node| &**node).filter(may_announce), address),
     };
     let is_inside = |address: &IpAddr| ranges.iter().any(|range| range.contains(address));
     let announced = desired.announced.iter().filter(|(address, _)| is_inside(address));
@@ -107,6 +117,15 @@ mod tests {
         assert!(all_ranks(&desired("node-0", 2, &only)).is_empty());
         assert!(all_ranks(&desired("node-1", 2, &only)).values().all(|rank| *rank == 0));
         assert!(all_ranks(&desired("node-9", 2, &Candidates::All)).is_empty());
+    }
+
+    #[test]
+    fn a_node_that_is_to_get_no_clients_has_no_place() {
+        let mut desired = desired("node-0", 3, &Candidates::All);
+        desired.without_clients = ["node-1".to_owned(), "node-2".to_owned()].into();
+        assert!(all_ranks(&desired).values().all(|rank| *rank == 0));
+        desired.without_clients = ["node-0".to_owned()].into();
+        assert!(all_ranks(&desired).is_empty());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::error::CliError;
 use super::output::{Column, Group, List, ListArgs, Row};
 use super::place::Place;
 use crate::dataplane::ebpf::Announced;
-use crate::node::device_name;
+use crate::node::{device_name, mac_text};
 
 /// Arguments of `millrace announced`.
 #[derive(Args, Clone, Debug)]
@@ -22,7 +22,7 @@ pub struct AnnouncedArgs {
 
 /// An address that this node answers for on a link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-struct Address {
+struct Announcement {
     address: IpAddr,
     /// Index of the device.
     device: u32,
@@ -37,20 +37,21 @@ pub fn run(args: &AnnouncedArgs) -> Result<(), CliError> {
     args.list.show(&args.place, || {
         args.place.maps()?;
         let entries = Announced::open(&args.place.bpffs_path)?.entries()?;
-        let addresses: Vec<Address> =
-            entries.into_iter().map(|((address, device), mac)| Address::new(address, device, mac)).collect();
-        Ok(List::new("AnnouncedList", vec![Group::of("ebpf", &addresses, args.list.is_wide())?]))
+        let announcements: Vec<Announcement> = entries
+            .into_iter()
+            .map(|((address, device), mac)| Announcement::new(address, device, mac))
+            .collect();
+        Ok(List::new("AnnouncedList", vec![Group::of("ebpf", &announcements, args.list.is_wide())?]))
     })
 }
 
-impl Address {
+impl Announcement {
     fn new(address: IpAddr, device: u32, mac: [u8; 6]) -> Self {
-        let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
-        Self { address, device, device_name: device_name(device), mac }
+        Self { address, device, device_name: device_name(device), mac: mac_text(mac) }
     }
 }
 
-impl Row for Address {
+impl Row for Announcement {
     const COLUMNS: &'static [Column] = &[
         Column::new("ADDRESS", "address"),
         Column::new("DEVICE", "device_name"),
@@ -78,10 +79,10 @@ mod tests {
 
     #[test]
     fn a_row_names_address_device_and_mac() {
-        let row = Address::new("203.0.113.7".parse().unwrap(), 1, [2, 0, 0, 0, 0, 0xab]);
+        let row = Announcement::new("203.0.113.7".parse().unwrap(), 1, [2, 0, 0, 0, 0, 0xab]);
         assert_eq!(row.cells(true), ["203.0.113.7", "lo", "02:00:00:00:00:ab", "1"]);
-        assert_eq!(row.cells(true).len(), Address::COLUMNS.len());
-        let gone = Address::new("203.0.113.7".parse().unwrap(), 0x7fff_ffff, [0; 6]);
+        assert_eq!(row.cells(true).len(), Announcement::COLUMNS.len());
+        let gone = Announcement::new("203.0.113.7".parse().unwrap(), 0x7fff_ffff, [0; 6]);
         assert_eq!(gone.cells(false)[1], "");
     }
 }

@@ -17,9 +17,8 @@ impl Model {
 
     /// Returns whether load balancers may send clients to this node. Another one announces its addresses then.
     fn may_announce(&self) -> bool {
-        self.environment.own().is_some_and(|own| {
-            own.own.eligibility == Eligibility::Eligible && !own.own.excluded_from_load_balancers
-        })
+        let own = self.environment.own();
+        own.is_some_and(|own| own.own.eligibility == Eligibility::Eligible && !own.gets_no_clients)
     }
 
     fn announced(&self) -> BTreeMap<IpAddr, Candidates> {

@@ -39,6 +39,8 @@ pub(super) struct NodeSpec {
     pub external: Vec<IpAddr>,
     /// The ranges of its pods in their order.
     pub pod_ranges: Vec<IpNet>,
+    /// Whether the node has [`EXCLUDE_LABEL`].
+    pub gets_no_clients: bool,
     /// The parts that matter only for this node's own object.
     pub own: OwnFacts,
 }
@@ -49,8 +51,6 @@ pub(super) struct OwnFacts {
     /// The zone; `None` if the label is missing or empty.
     pub zone: Option<String>,
     pub eligibility: Eligibility,
-    /// Whether the node has [`EXCLUDE_LABEL`].
-    pub excluded_from_load_balancers: bool,
 }
 
 /// The node that an object belongs to.
@@ -87,13 +87,15 @@ pub(super) fn read_node(node: &Node, which: WhichNode, notes: &mut Notes) -> Nod
         WhichNode::This => read_own(node),
         WhichNode::Other => OwnFacts::default(),
     };
-    let mut spec = NodeSpec { own, ..NodeSpec::default() };
+    let labels = node.metadata.labels.as_ref();
+    let gets_no_clients = labels.is_some_and(|labels| labels.contains_key(EXCLUDE_LABEL));
+    let mut spec = NodeSpec { gets_no_clients, own, ..NodeSpec::default() };
     let ranges = node.spec.as_ref().and_then(|spec| spec.pod_cidrs.as_deref()).unwrap_or_default();
     for (index, range) in ranges.iter().enumerate() {
         match range.parse() {
             Ok(range) => spec.pod_ranges.push(range),
             Err(_) => {
-                notes.warn(format!("spec.podCIDRs[{index}]"), format!("{range:?} is no range of addresses"))
+                notes.warn(format!("spec.podCIDRs[{index}]"), format!("{range:?} is no range of addresses"));
             }
         }
     }
@@ -123,8 +125,7 @@ fn read_own(node: &Node) -> OwnFacts {
         Eligibility::Eligible
     };
     let zone = labels.and_then(|labels| labels.get(ZONE_LABEL)).filter(|zone| !zone.is_empty()).cloned();
-    let excluded_from_load_balancers = labels.is_some_and(|labels| labels.contains_key(EXCLUDE_LABEL));
-    OwnFacts { zone, eligibility, excluded_from_load_balancers }
+    OwnFacts { zone, eligibility }
 }
 
 #[cfg(test)]

@@ -150,6 +150,11 @@ impl Model {
                 Some(ranges) => self.desired.pod_ranges.insert(name.clone(), ranges),
                 None => self.desired.pod_ranges.remove(&name),
             };
+            if node.is_some_and(|node| node.gets_no_clients) {
+                self.desired.without_clients.insert(name.clone());
+            } else {
+                self.desired.without_clients.remove(&name);
+            }
             changed |= self.desired.nodes.get(&name) != addresses.as_ref();
             match addresses {
                 Some(addresses) => self.desired.nodes.insert(name, addresses),

@@ -222,7 +222,7 @@ fn neighbour(message: &NeighbourMessage) -> Neighbour {
     Neighbour { resolution, managed, ours }
 }
 
-const fn ip(address: &RouteAddress) -> Option<IpAddr> {
+pub const fn ip(address: &RouteAddress) -> Option<IpAddr> {
     match address {
         RouteAddress::Inet(address) => Some(IpAddr::V4(*address)),
         RouteAddress::Inet6(address) => Some(IpAddr::V6(*address)),

@@ -47,6 +47,12 @@ pub fn device_name(index: u32) -> Option<String> {
     (!name.is_empty()).then_some(name)
 }
 
+/// Returns a MAC address as text.
+#[must_use]
+pub fn mac_text(mac: [u8; 6]) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
+}
+
 /// The reasons why the node's network can't be followed.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {

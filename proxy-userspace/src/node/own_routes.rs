@@ -6,12 +6,13 @@ use std::pin::pin;
 
 use futures_util::TryStreamExt;
 use ipnet::IpNet;
-use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType};
+use rtnetlink::packet_route::route::{RouteAttribute, RouteHeader, RouteMessage, RouteType};
+use rtnetlink::sys::AsyncSocket;
 use rtnetlink::{Handle, RouteMessageBuilder};
 use tokio::task::JoinHandle;
 
 use super::NodeError;
-use super::decode::OUR_PROTOCOL;
+use super::decode::{OUR_PROTOCOL, ip};
 
 /// The metric of our routes: any route that a person or another program sets without one is preferred.
 const METRIC: u32 = 4096;
@@ -44,16 +45,21 @@ pub struct OwnRoutes {
 impl OwnRoutes {
     /// Opens a netlink socket in this network namespace.
     pub fn open() -> Result<Self, NodeError> {
-        let (connection, handle, _) = rtnetlink::new_connection().map_err(NodeError::Open)?;
+        let (mut connection, handle, _) = rtnetlink::new_connection().map_err(NodeError::Open)?;
+        // The kernel then looks through the table alone, which may have a million routes of others.
+        let socket = connection.socket_mut().socket_mut();
+        socket.set_netlink_get_strict_chk(true).map_err(NodeError::Open)?;
         Ok(Self { handle, connection: tokio::spawn(connection) })
     }
 
     /// Returns all of our routes.
     pub async fn list(&self) -> Result<BTreeSet<OwnRoute>, NodeError> {
         let mut routes = BTreeSet::new();
-        for message in
+        for mut message in
             [RouteMessageBuilder::<Ipv4Addr>::new().build(), RouteMessageBuilder::<Ipv6Addr>::new().build()]
         {
+            message.header.protocol = OUR_PROTOCOL;
+            message.header.kind = RouteType::Unspec;
             let mut dump = pin!(self.handle.route().get(message).execute());
             while let Some(message) = dump.try_next().await? {
                 routes.extend(decode(&message));
@@ -67,9 +73,12 @@ impl OwnRoutes {
         Ok(self.handle.route().add(encode(route)).execute().await?)
     }
 
-    /// Removes a route of ours.
+    /// Removes a route of ours. One that is gone already is no error.
     pub async fn remove(&self, route: OwnRoute) -> Result<(), NodeError> {
-        Ok(self.handle.route().del(encode(route)).execute().await?)
+        match self.handle.route().del(encode(route)).execute().await {
+            Err(rtnetlink::Error::NetlinkError(error)) if error.raw_code() == -libc::ESRCH => Ok(()),
+            result => Ok(result?),
+        }
     }
 }
 
@@ -79,14 +88,15 @@ impl Drop for OwnRoutes {
     }
 }
 
-/// Removes all of our routes, and returns them.
+/// Removes all of our routes, and returns them. Goes on after a failure, and returns the last one then.
 pub async fn remove_own_routes() -> Result<BTreeSet<OwnRoute>, NodeError> {
     let routes = OwnRoutes::open()?;
     let found = routes.list().await?;
+    let mut failed = None;
     for route in &found {
-        routes.remove(*route).await?;
+        failed = routes.remove(*route).await.err().or(failed);
     }
-    Ok(found)
+    failed.map_or(Ok(found), Err)
 }
 
 fn encode(route: OwnRoute) -> RouteMessage {
@@ -108,27 +118,26 @@ fn encode(route: OwnRoute) -> RouteMessage {
     message
 }
 
-/// Reads a route of ours in the main table.
+/// Reads a route that [`encode`] has made, in the main table. Others with our protocol number are not ours.
 fn decode(message: &RouteMessage) -> Option<OwnRoute> {
-    let RouteHeader { protocol, table, destination_prefix_length, .. } = message.header;
-    if protocol != OUR_PROTOCOL || table != RouteHeader::RT_TABLE_MAIN {
-        return None;
-    }
-    let address = |address: &RouteAddress| match address {
-        RouteAddress::Inet(address) => Some(IpAddr::V4(*address)),
-        RouteAddress::Inet6(address) => Some(IpAddr::V6(*address)),
-        _ => None,
-    };
-    let (mut destination, mut gateway) = (None, None);
+    let RouteHeader { protocol, table, kind, destination_prefix_length, .. } = message.header;
+    let (mut destination, mut gateway, mut metric) = (None, None, None);
     for attribute in &message.attributes {
         match attribute {
-            RouteAttribute::Destination(found) => destination = address(found),
-            RouteAttribute::Gateway(found) => gateway = address(found),
+            RouteAttribute::Destination(found) => destination = ip(found),
+            RouteAttribute::Gateway(found) => gateway = ip(found),
+            RouteAttribute::Priority(found) => metric = Some(*found),
             _ => {}
         }
     }
+    let expected = if gateway.is_some() { RouteType::Unicast } else { RouteType::BlackHole };
+    let is_ours = protocol == OUR_PROTOCOL
+        && table == RouteHeader::RT_TABLE_MAIN
+        && metric == Some(METRIC)
+        && kind == expected;
+    // Only a default route has none, and we set no such route.
     let prefix = IpNet::new(destination?, destination_prefix_length).ok()?;
-    Some(OwnRoute { prefix, gateway })
+    is_ours.then_some(OwnRoute { prefix, gateway })
 }
 
 #[cfg(test)]
@@ -151,6 +160,10 @@ mod tests {
         ] {
             let mut message = encode(route);
             assert_eq!(decode(&message), Some(route));
+            let metric = RouteAttribute::Priority(METRIC);
+            let mut other = message.clone();
+            other.attributes.retain(|attribute| *attribute != metric);
+            assert_eq!(decode(&other), None, "without a metric");
             message.header.protocol = RouteProtocol::Static;
             assert_eq!(decode(&message), None);
         }

@@ -12,37 +12,45 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::sleep;
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 use crate::dataplane::SyncFailure;
 use crate::node::{NodeError, OwnRoute, OwnRoutes, RouteSettings};
 use crate::reconcile::{Observer, Synced};
 
 /// Time between two looks at the routes: a person or another program may have removed one.
-const LOOK: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_secs(30);
+
+/// The routes to keep.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WantedRoutes {
+    routes: BTreeSet<OwnRoute>,
+    /// Whether all objects could be read. If not, other routes of ours stay.
+    is_complete: bool,
+}
 
 /// Tells the task which routes to keep, once the addresses are served.
 #[derive(Debug)]
 pub struct RouteObserver {
     settings: RouteSettings,
-    wanted: watch::Sender<Option<BTreeSet<OwnRoute>>>,
+    wanted: watch::Sender<Option<WantedRoutes>>,
 }
 
 impl RouteObserver {
     /// Returns an observer of a task that has not begun.
     #[must_use]
-    pub fn new(settings: RouteSettings, wanted: watch::Sender<Option<BTreeSet<OwnRoute>>>) -> Self {
+    pub fn new(settings: RouteSettings, wanted: watch::Sender<Option<WantedRoutes>>) -> Self {
         Self { settings, wanted }
     }
 }
 
 impl Observer for RouteObserver {
     fn synced(&mut self, synced: &Synced<'_>) {
-        let mut wanted = plan::plan(synced.desired, &self.settings);
+        let mut routes = plan::plan(synced.desired, &self.settings);
         // A node without programs can't serve what it would announce.
-        if synced.report.failures.iter().any(SyncFailure::is_fatal) {
-            wanted.retain(|route| route.gateway.is_some());
-        }
+        let can_serve = !synced.report.failures.iter().any(SyncFailure::is_fatal);
+        routes.retain(|route| can_serve || route.gateway.is_some());
+        let wanted = WantedRoutes { routes, is_complete: !synced.dirty.incomplete || !can_serve };
         self.wanted.send_if_modified(|now| {
             let is_new = now.as_ref() != Some(&wanted);
             *now = Some(wanted);
@@ -52,46 +60,65 @@ impl Observer for RouteObserver {
 }
 
 /// Keeps our routes as `wanted`, until the sender is gone. They stay when the agent ends.
-pub async fn keep_routes(mut wanted: watch::Receiver<Option<BTreeSet<OwnRoute>>>) {
+pub async fn keep_routes(mut wanted: watch::Receiver<Option<WantedRoutes>>) {
     if wanted.wait_for(Option::is_some).await.is_err() {
         return;
     }
-    let routes = match OwnRoutes::open() {
-        Ok(routes) => routes,
-        Err(error) => return warn!(%error, "no routes are kept"),
-    };
-    let mut keeper = Keeper { routes, refused: BTreeMap::new() };
+    let mut keeper = Keeper { routes: None, refused: BTreeMap::new(), failed: None };
     loop {
         let now = wanted.borrow_and_update().clone().unwrap_or_default();
-        if let Err(error) = keeper.keep(&now).await {
-            debug!(%error, "the routes can't be read");
-        }
+        let is_kept = keeper.try_keep(&now).await;
+        // Without any route there is nothing to look after.
+        let is_idle = is_kept && now.routes.is_empty();
         tokio::select! {
             changed = wanted.changed() => if changed.is_err() { return },
-            () = sleep(LOOK) => {}
+            () = sleep(LOOK), if !is_idle => {}
         }
     }
 }
 
 struct Keeper {
-    routes: OwnRoutes,
+    routes: Option<OwnRoutes>,
     /// Why the kernel refuses a route. It is told once.
     refused: BTreeMap<OwnRoute, String>,
+    /// Why the routes can't be read. It is told once.
+    failed: Option<String>,
 }
 
 impl Keeper {
-    /// Removes what is not wanted first: a prefix may have another next hop now.
-    async fn keep(&mut self, wanted: &BTreeSet<OwnRoute>) -> Result<(), NodeError> {
-        let found = self.routes.list().await?;
-        self.refused.retain(|route, _| wanted.contains(route));
-        for route in &found - wanted {
-            let result = self.routes.remove(route).await;
-            self.tell(route, "removed", result);
+    /// Returns whether the kernel was asked and everything was done.
+    async fn try_keep(&mut self, wanted: &WantedRoutes) -> bool {
+        let result = self.keep(wanted).await;
+        let failed = result.as_ref().err().map(ToString::to_string);
+        if let Some(error) = failed.as_ref().filter(|_| self.failed != failed) {
+            warn!(%error, "the routes of Millrace can't be read");
         }
-        for route in wanted - &found {
-            let result = self.routes.add(route).await;
+        self.failed = failed;
+        if result.is_err() {
+            self.routes = None;
+        }
+        result.is_ok() && self.refused.is_empty()
+    }
+
+    /// Removes what is not wanted first: a prefix may have another next hop now.
+    async fn keep(&mut self, wanted: &WantedRoutes) -> Result<(), NodeError> {
+        let routes = match self.routes.take() {
+            Some(routes) => routes,
+            None => OwnRoutes::open()?,
+        };
+        let found = routes.list().await?;
+        self.refused.retain(|route, _| wanted.routes.contains(route));
+        if wanted.is_complete {
+            for route in &found - &wanted.routes {
+                let result = routes.remove(route).await;
+                self.tell(route, "removed", result);
+            }
+        }
+        for route in &wanted.routes - &found {
+            let result = routes.add(route).await;
             self.tell(route, "added", result);
         }
+        self.routes = Some(routes);
         Ok(())
     }
 
@@ -104,7 +131,7 @@ impl Keeper {
         let why = error.to_string();
         if self.refused.get(&route) != Some(&why) {
             let hint = if gateway.is_some() {
-                "; the node must be on a subnet of this node, and no other program may have set a route with this metric"
+                "; the other node must be on a subnet of this one, and no route of others may have this metric"
             } else {
                 ""
             };

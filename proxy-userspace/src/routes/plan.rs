@@ -33,16 +33,15 @@ fn served(desired: &Desired, settings: &RouteSettings) -> impl Iterator<Item = I
 
 /// Returns a route to each range of pods of another node, by that node's first address of the same family.
 fn to_pods(desired: &Desired) -> impl Iterator<Item = OwnRoute> {
+    // A range of pods that has a node in it would take that node's traffic, if it is not a mistake.
+    let has_node = |range: &IpNet| desired.nodes.values().flatten().any(|address| range.contains(address));
     let others = desired.pod_ranges.iter().filter(|(node, _)| **node != desired.node_name);
-    others.flat_map(|(node, ranges)| {
-        let gateway = |family| {
-            let addresses = desired.nodes.get(node).into_iter().flatten();
-            addresses.copied().find(|address| Family::of(*address) == family)
-        };
-        ranges.iter().filter_map(move |range| {
-            let gateway = gateway(Family::of(range.network()))?;
-            Some(OwnRoute { prefix: range.trunc(), gateway: Some(gateway) })
-        })
+    let ranges = others.flat_map(|(node, ranges)| ranges.iter().map(move |range| (node, range)));
+    ranges.filter(move |(_, range)| !has_node(range)).filter_map(|(node, range)| {
+        let mut addresses = desired.nodes.get(node).into_iter().flatten();
+        let family = Family::of(range.network());
+        let gateway = addresses.find(|address| Family::of(**address) == family)?;
+        Some(OwnRoute { prefix: range.trunc(), gateway: Some(*gateway) })
     })
 }
 
@@ -61,6 +60,7 @@ mod tests {
             nodes: [
                 node("node-1", &["172.30.0.11", "2001:db8:a::11"]),
                 node("node-2", &["172.30.0.12", "2001:db8:a::12"]),
+                node("node-2b", &["172.30.0.22"]),
                 node("node-3", &["172.30.0.13"]),
             ]
             .into(),
@@ -79,6 +79,7 @@ mod tests {
                     vec!["10.244.2.0/24".parse().unwrap(), "2001:db8:f:2::/64".parse().unwrap()],
                 ),
                 ("node-3".to_owned(), vec!["2001:db8:f:3::/64".parse().unwrap()]),
+                ("node-2b".to_owned(), vec!["172.30.0.0/16".parse().unwrap(), "0.0.0.0/0".parse().unwrap()]),
                 ("node-4".to_owned(), vec!["10.244.4.0/24".parse().unwrap()]),
             ]
             .into(),

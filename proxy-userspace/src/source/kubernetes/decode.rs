@@ -262,7 +262,7 @@ fn node(wire: WireNode, parts: &NodeParts) -> (WireMeta, Node) {
     let (metadata, taints) = if is_whole {
         (wire.metadata, spec.taints)
     } else {
-        let labels = wire.metadata.labels.and_then(Labels::of_another_system);
+        let labels = wire.metadata.labels.and_then(Labels::of_another_node);
         (WireMeta { labels, annotations: None, ..wire.metadata }, None)
     };
     // An agent serves a node that is not ready, too.

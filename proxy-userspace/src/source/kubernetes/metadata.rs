@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::model::{AGENTS_OS, OS_LABEL};
+use crate::model::{AGENTS_OS, EXCLUDE_LABEL, OS_LABEL};
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 
 /// Prefixes of the annotations that are read: Millrace's, its former one, kube-router's, and the time when
@@ -16,10 +16,13 @@ const ANNOTATIONS: [&str; 4] =
 pub(super) struct Labels(pub BTreeMap<String, String>);
 
 impl Labels {
-    /// Returns only the label that names an operating system other than the agent's.
-    pub fn of_another_system(self) -> Option<Self> {
-        let os = self.0.into_iter().find(|(name, os)| name == OS_LABEL && os != AGENTS_OS)?;
-        Some(Self(BTreeMap::from([os])))
+    /// Returns only the labels that matter of another node: one that names an operating system other than the agent's, and
+    /// the one that keeps clients away.
+    pub fn of_another_node(self) -> Option<Self> {
+        let matters =
+            |name: &str, value: &str| name == OS_LABEL && value != AGENTS_OS || name == EXCLUDE_LABEL;
+        let kept: BTreeMap<_, _> = self.0.into_iter().filter(|(name, value)| matters(name, value)).collect();
+        (!kept.is_empty()).then_some(Self(kept))
     }
 }
 

@@ -16,7 +16,7 @@ use crate::dataplane::ebpf::bpffs::entries;
 use crate::dataplane::ebpf::hooks::SocketHook;
 use crate::dataplane::ebpf::link::{LinkKey, LinkKind};
 use crate::dataplane::ebpf::sys;
-use crate::node::device_name;
+use crate::node::{device_name, mac_text};
 use millrace_views::{AttachedView, CounterView, FailuresView, StatusView, WayView};
 
 impl PinnedMaps {
@@ -145,11 +145,7 @@ fn way_view(id: u32, way: &Way) -> WayView {
         mtu: way.mtu,
         resolved: way.flags & WAY_RESOLVED != 0,
         xdp: way.flags & WAY_XDP != 0,
-        destination_mac: mac(way.destination_mac),
-        source_mac: mac(way.source_mac),
+        destination_mac: mac_text(way.destination_mac),
+        source_mac: mac_text(way.source_mac),
     }
-}
-
-fn mac(bytes: [u8; 6]) -> String {
-    bytes.map(|byte| format!("{byte:02x}")).join(":")
 }
