@@ -15,15 +15,15 @@ const ASK: Duration = Duration::from_millis(500);
 const ASK_SELDOM: Duration = Duration::from_mins(1);
 /// Candidates that ask often.
 const NEXT: usize = 3;
-/// Time after the first question without an answer until the first candidate takes an address. Three questions are
-/// without an answer then, so one lost frame does not matter.
-const SILENCE: Duration = Duration::from_secs(1);
-/// More of it for each better candidate, so that they take addresses one after the other.
-const STEP: Duration = Duration::from_millis(500);
+/// Questions without an answer after which the first candidate takes an address. One lost frame does not matter. For each
+/// better candidate it is one more, so that they take addresses one after the other.
+const UNANSWERED: u32 = 2;
 /// The better candidates that count for that.
 const STEPS: u32 = 10;
-/// Questions to the holder alone without an answer, after which all hosts are asked.
-const MISSED: u32 = 2;
+/// A node that looks so late was not running. The answers may wait to be read.
+const LATE: Duration = Duration::from_millis(250);
+/// Questions to the holder alone without an answer, after which all hosts are asked, too: another one may have it.
+const MISSED: u32 = 1;
 /// Time for an answer to the first question of the first choice.
 const FIRST_LOOK: Duration = Duration::from_millis(300);
 /// Time between the announcements of a node that has just taken an address.
@@ -105,8 +105,7 @@ struct Waiting {
     /// switch or router may answer for it (ARP suppression, proxy ARP).
     is_suspect: bool,
     ask_at: Duration,
-    /// The first of the questions that have no answer yet, and their number.
-    silent_since: Option<Duration>,
+    /// The number of questions that have no answer yet.
     unanswered: u32,
     /// When the first choice claims the address although it may be held.
     claim_at: Option<Duration>,
@@ -153,10 +152,7 @@ impl Claim {
     #[must_use]
     pub fn due(&self) -> Duration {
         match &self.state {
-            State::Waiting(waiting) => {
-                let silence = waiting.silent_since.map(|since| since + patience(self.rank));
-                waiting.claim_at.into_iter().chain(silence).fold(waiting.ask_at, Duration::min)
-            }
+            State::Waiting(waiting) => waiting.claim_at.map_or(waiting.ask_at, |at| at.min(waiting.ask_at)),
             State::Holding(holding) => holding.announce_at.min(holding.ask_at),
         }
     }
@@ -169,8 +165,8 @@ impl Claim {
         self.rank = rank;
         match &mut self.state {
             State::Waiting(waiting) => {
-                waiting.ask_at = now;
-                waiting.claim_at = (rank == 0).then_some(now + FIRST_LOOK);
+                waiting.ask_at = waiting.ask_at.min(now + pause(rank));
+                waiting.claim_at = (rank == 0).then_some(waiting.ask_at + FIRST_LOOK);
             }
             State::Holding(holding) => holding.ask_at = holding.ask_at.min(now + ASK_BETTER),
         }
@@ -178,7 +174,9 @@ impl Claim {
 
     /// Takes back a claim that this node can't keep: its programs were not told. Another node takes the address.
     pub fn fail(&mut self, now: Duration) {
-        self.state = State::Waiting(Waiting::new(now + self.retreat, None, None));
+        let again = now + self.retreat;
+        let claim_at = (self.rank == 0).then_some(again + FIRST_LOOK);
+        self.state = State::Waiting(Waiting::new(again, None, claim_at));
     }
 
     /// Does what is due.
@@ -186,7 +184,12 @@ impl Claim {
         let rank = self.rank;
         match &mut self.state {
             State::Waiting(waiting) => {
-                let is_silent = waiting.silent_since.is_some_and(|since| since + patience(rank) <= now);
+                let is_silent = waiting.unanswered >= patience(rank) && waiting.ask_at <= now;
+                let is_late = waiting.ask_at + LATE < now;
+                if is_silent && is_late {
+                    waiting.unanswered -= 1;
+                    return vec![Act::Ask(waiting.ask(rank, now))];
+                }
                 if is_silent || waiting.claim_at.is_some_and(|at| at <= now) {
                     // A holder that may let go is asked to, and nobody else is told before it has.
                     let holder = waiting.holder.filter(|_| !is_silent);
@@ -210,7 +213,8 @@ impl Claim {
                     acts.push(Act::Announce(None));
                 }
                 if holding.ask_at <= now {
-                    holding.ask_at = now + if rank == 0 { REPEAT } else { ASK_BETTER };
+                    let is_settled = rank == 0 && holding.announcements >= ANNOUNCEMENTS;
+                    holding.ask_at = now + if is_settled { REPEAT } else { ASK_BETTER };
                     acts.push(Act::Ask(None));
                 }
                 acts
@@ -224,6 +228,14 @@ impl Claim {
             (State::Waiting(waiting), Heard::Answer(mac) | Heard::Announcement(mac)) => {
                 waiting.hear(self.rank, mac, matches!(said, Heard::Announcement(_)), now);
                 Vec::new()
+            }
+            // The first choice asks for it, as if it had just taken it.
+            (State::Holding(holding), Heard::Announcement(mac)) if self.rank == 0 => {
+                if now < holding.settled_at + ANSWERED {
+                    return Vec::new();
+                }
+                *holding = Holding::claimed(now, true);
+                vec![Act::Announce(Some(mac))]
             }
             // Whoever answers has it. An announcement alone may be forged, or from a node that answers no more.
             (State::Holding(holding), Heard::Announcement(mac)) => {
@@ -254,7 +266,7 @@ impl Claim {
 
 impl Waiting {
     fn new(ask_at: Duration, holder: Option<Mac>, claim_at: Option<Duration>) -> Self {
-        Self { holder, is_suspect: false, ask_at, silent_since: None, unanswered: 0, claim_at }
+        Self { holder, is_suspect: false, ask_at, unanswered: 0, claim_at }
     }
 
     /// Asks the holder alone, or all hosts after it did not answer. Returns whom.
@@ -262,7 +274,6 @@ impl Waiting {
         self.is_suspect |= self.holder.is_some() && self.unanswered >= MISSED;
         // In turn, because an answer in the name of the holder is to be confirmed by itself.
         let to = self.holder.filter(|_| !self.is_suspect || self.unanswered.is_multiple_of(2));
-        self.silent_since.get_or_insert(now);
         self.unanswered += 1;
         self.ask_at = now + ASK.min(pause(rank));
         to
@@ -290,9 +301,9 @@ impl Holding {
     }
 }
 
-/// Returns the time after the first question without an answer until a candidate takes an address.
-fn patience(rank: usize) -> Duration {
-    SILENCE + STEP * u32::try_from(rank).unwrap_or(STEPS).min(STEPS)
+/// Returns the number of questions without an answer after which a candidate takes an address.
+fn patience(rank: usize) -> u32 {
+    UNANSWERED + u32::try_from(rank).unwrap_or(STEPS).min(STEPS)
 }
 
 /// Returns the time between two questions while they are answered.

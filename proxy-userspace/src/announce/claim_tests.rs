@@ -306,9 +306,17 @@ fn an_announcement_of_a_host_that_does_not_answer_is_answered_by_one() {
     assert_eq!(claim.tick(seconds(0.3)), [Act::Answer, Act::Announce(None)]);
     assert_eq!(claim.tick(seconds(0.5)), [Act::Ask(None)]);
     let other = Heard::Announcement(mac(7));
-    assert_eq!(claim.hear(other, seconds(0.6)), [Act::Ask(Some(mac(7)))]);
+    assert_eq!(claim.hear(other, seconds(0.6)), [Act::Announce(Some(mac(7)))]);
     assert_eq!(claim.hear(other, seconds(0.61)), []);
-    assert_eq!(claim.tick(seconds(0.8)), [Act::Announce(None)]);
+    assert_eq!(claim.tick(seconds(1.1)), [Act::Ask(None)]);
+    assert_eq!(claim.tick(seconds(1.3)), [Act::Announce(None)]);
+    // A holder that is not the first choice asks whoever says so.
+    let mut claim = Claim::adopted(1, Duration::ZERO, Duration::ZERO);
+    assert_eq!(claim.hear(other, seconds(0.1)), [Act::Ask(Some(mac(7)))]);
+    assert_eq!(claim.hear(other, seconds(0.11)), []);
+    assert_eq!(claim.due(), Duration::ZERO);
+    claim.tick(seconds(0.2));
+    assert_eq!(claim.tick(seconds(0.3)), [Act::Announce(None)]);
     assert!(claim.is_held());
 }
 
@@ -330,8 +338,56 @@ fn an_answer_in_the_name_of_a_silent_holder_proves_nothing() {
             asked.push(act);
         }
     }
-    assert!(asked.starts_with(&[Act::Ask(Some(mac(7))), Act::Ask(Some(mac(7)))]), "{asked:?}");
+    assert!(asked.starts_with(&[Act::Ask(Some(mac(7))), Act::Ask(None)]), "{asked:?}");
     assert!(now <= seconds(2.1));
+}
+
+#[test]
+fn candidates_that_lose_frames_do_not_fight_over_the_address_of_a_node_without_an_agent() {
+    let mut link = Link::new(&[2, 0, 1]);
+    (link.nodes[1].runs, link.nodes[2].runs) = (false, false);
+    link.run(seconds(5.0));
+    link.nodes[0].agent = false;
+    for (index, rank) in [(1, 0), (2, 1)] {
+        let claim = Claim::new(rank, link.now, STEP);
+        link.nodes[index] = Node { claim, answers: false, agent: true, runs: true };
+    }
+    link.run(seconds(5.0));
+    link.passes = Box::new(|from, to| from != 2 && to != 2);
+    link.run(seconds(3.0));
+    link.passes = Box::new(|_, _| true);
+    link.run(seconds(120.0));
+    (link.gap(), link.overlap());
+    link.run(seconds(600.0));
+    assert_eq!((link.holders(), link.gap()), (vec![0], Duration::ZERO));
+    assert!(link.overlap() <= seconds(3.0));
+}
+
+#[test]
+fn a_healthy_first_choice_keeps_the_address_of_one_that_took_it_in_error() {
+    for moment in 0..40 {
+        let mut link = Link::new(&[0, 1]);
+        link.run(seconds(5.0));
+        link.passes = Box::new(|_, _| false);
+        link.run(seconds(1.0) + STEP * moment * 5);
+        link.passes = Box::new(|_, _| true);
+        link.gap();
+        link.run(seconds(5.0));
+        assert_eq!((link.holders(), link.gap()), (vec![0], Duration::ZERO), "{moment}");
+    }
+}
+
+#[test]
+fn a_node_that_was_not_running_reads_the_answers_first() {
+    let mut claim = Claim::new(1, Duration::ZERO, Duration::ZERO);
+    for step in 0..3 {
+        assert_eq!(claim.tick(seconds(0.5) * step), [Act::Ask(None)]);
+    }
+    assert_eq!(claim.tick(seconds(9.0)), [Act::Ask(None)]);
+    let mut late = claim.clone();
+    assert_eq!(claim.hear(Heard::Answer(mac(7)), seconds(9.1)), []);
+    assert_eq!(claim.tick(seconds(9.6)), [Act::Ask(Some(mac(7)))]);
+    assert_eq!(late.tick(seconds(9.5)), [Act::Answer, Act::Announce(None)]);
 }
 
 #[test]
@@ -341,6 +397,8 @@ fn a_claim_that_fails_is_tried_again_later() {
     claim.fail(seconds(0.3));
     assert!(!claim.is_held());
     assert_eq!(claim.due(), seconds(30.3));
+    assert_eq!(claim.tick(seconds(30.3)), [Act::Ask(None)]);
+    assert_eq!(claim.tick(seconds(30.6)), [Act::Answer, Act::Announce(None)]);
 }
 
 #[test]

@@ -32,8 +32,8 @@ const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Host {
     pub mac: Mac,
-    /// Its link-local address, once it has one.
-    pub link_local: Option<Ipv6Addr>,
+    /// Its IPv6 address for questions, if it has any: the link-local one.
+    pub address: Option<Ipv6Addr>,
 }
 
 /// Returns the question who has an address, to one host or to all.
@@ -47,8 +47,8 @@ pub fn question(host: Host, address: IpAddr, to: Option<Mac>) -> Vec<u8> {
         }
         IpAddr::V6(address) => {
             let group = solicited_node(address);
-            let option = host.link_local.map(|_| (SOURCE_LINK_ADDRESS, host.mac));
-            let source = host.link_local.unwrap_or(Ipv6Addr::UNSPECIFIED);
+            let option = host.address.map(|_| (SOURCE_LINK_ADDRESS, host.mac));
+            let source = host.address.unwrap_or(Ipv6Addr::UNSPECIFIED);
             let link = (host.mac, to.unwrap_or_else(|| group_mac(group)));
             neighbour(SOLICITATION, 0, link, (source, group), address, option)
         }
@@ -66,7 +66,7 @@ pub fn announcements(host: Host, address: IpAddr, to: Option<Mac>) -> Vec<Vec<u8
             vec![frame(REQUEST, UNKNOWN), frame(REPLY, host.mac)]
         }
         IpAddr::V6(address) => {
-            let source = host.link_local.unwrap_or(address);
+            let source = host.address.unwrap_or(address);
             let link = (host.mac, to.unwrap_or_else(|| group_mac(ALL_NODES)));
             let option = Some((TARGET_LINK_ADDRESS, host.mac));
             vec![neighbour(ADVERTISEMENT, OVERRIDE, link, (source, ALL_NODES), address, option)]
@@ -171,7 +171,7 @@ mod tests {
     const THERE: Mac = [2, 0, 0, 0, 0, 2];
 
     fn host(mac: Mac) -> Host {
-        Host { mac, link_local: Some("fe80::1".parse().unwrap()) }
+        Host { mac, address: Some("fe80::1".parse().unwrap()) }
     }
 
     fn ip(text: &str) -> IpAddr {
@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn checksums_are_right() {
         let address = ip("2001:db8::12:3456");
-        let nobody = Host { mac: HERE, link_local: None };
+        let nobody = Host { mac: HERE, address: None };
         for host in [host(HERE), nobody] {
             let frames =
                 announcements(host, address, None).into_iter().chain([question(host, address, Some(THERE))]);

@@ -67,7 +67,7 @@ impl Link {
         Ok(Self {
             index,
             name: name.to_owned(),
-            host: Host { mac, link_local: link_local(index) },
+            host: Host { mac, address: own_address(index) },
             socket,
             reader,
             claims: BTreeMap::new(),
@@ -80,10 +80,13 @@ impl Link {
         self.name == name && self.host.mac == mac
     }
 
-    /// Gives up all addresses but these.
-    pub fn release_others(&mut self, ranks: &Ranks, shared: &mut Shared) {
-        let gone: Vec<IpAddr> =
-            self.claims.keys().filter(|address| !ranks.contains_key(address)).copied().collect();
+    /// Gives up all addresses but the wanted ones. While not all objects could be read, it keeps those that it has.
+    pub fn release_others(&mut self, wanted: &Wanted, shared: &mut Shared) {
+        let is_gone = |address: &IpAddr, claim: &Claim| {
+            !wanted.ranks.contains_key(address) && (wanted.is_complete || !claim.is_held())
+        };
+        let gone = self.claims.iter().filter(|(address, claim)| is_gone(address, claim));
+        let gone: Vec<IpAddr> = gone.map(|(address, _)| *address).collect();
         for address in gone {
             if self.claims.remove(&address).is_some_and(|claim| claim.is_held()) {
                 self.silence(address, shared);
@@ -130,8 +133,8 @@ impl Link {
     /// Does what is due.
     pub fn tick(&mut self, shared: &mut Shared) {
         let now = shared.now();
-        if self.host.link_local.is_none() && self.claims.keys().any(IpAddr::is_ipv6) {
-            self.host.link_local = link_local(self.index);
+        if self.host.address.is_none() && self.claims.keys().any(IpAddr::is_ipv6) {
+            self.host.address = own_address(self.index);
         }
         let due = self.claims.iter_mut().filter(|(_, claim)| claim.due() <= now);
         let acts: Vec<(IpAddr, Vec<Act>)> = due.map(|(address, claim)| (*address, claim.tick(now))).collect();
@@ -283,21 +286,22 @@ async fn read(
     }
 }
 
-/// Returns the link-local address of a device.
-fn link_local(index: u32) -> Option<Ipv6Addr> {
-    fs::read_to_string("/proc/net/if_inet6").ok()?.lines().find_map(|line| read_link_local(line, index))
+/// Returns the source of questions over IPv6: the link-local address of a device, or else another one.
+fn own_address(index: u32) -> Option<Ipv6Addr> {
+    let lines = fs::read_to_string("/proc/net/if_inet6").ok()?;
+    let addresses: Vec<Ipv6Addr> = lines.lines().filter_map(|line| read_address(line, index)).collect();
+    addresses.iter().find(|address| address.is_unicast_link_local()).or(addresses.first()).copied()
 }
 
 /// Reads a line of /proc/net/if_inet6: address, interface index, length of the prefix, scope and flags, hexadecimal.
-fn read_link_local(line: &str, index: u32) -> Option<Ipv6Addr> {
+fn read_address(line: &str, index: u32) -> Option<Ipv6Addr> {
     /// `IFA_F_TENTATIVE` and `IFA_F_DADFAILED` (linux/if_addr.h): another host may have the address.
     const UNUSABLE: u8 = 0x40 | 0x08;
     let mut words = line.split_whitespace();
     let address = Ipv6Addr::from(u128::from_str_radix(words.next()?, 16).ok()?);
     let device = u32::from_str_radix(words.next()?, 16).ok()?;
     let flags = u8::from_str_radix(words.nth(2)?, 16).ok()?;
-    let is_usable = address.is_unicast_link_local() && flags & UNUSABLE == 0;
-    (device == index && is_usable).then_some(address)
+    (device == index && flags & UNUSABLE == 0).then_some(address)
 }
 
 #[cfg(test)]
@@ -305,7 +309,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_link_local_address_of_a_device_is_found() {
+    fn the_usable_addresses_of_a_device_are_read() {
         let lines = [
             "00000000000000000000000000000001 01 80 10 80       lo",
             "20010db8000000000000000000000007 0b 40 00 80     eth0",
@@ -313,8 +317,9 @@ mod tests {
             "fe80000000000000000000fffe000001 0b 40 20 80     eth0",
             "nonsense",
         ];
-        let of = |index| lines.iter().find_map(|line| read_link_local(line, index));
-        assert_eq!(of(11), Some("fe80::ff:fe00:1".parse().unwrap()));
-        assert_eq!(of(1), None);
+        let of = |index| lines.iter().filter_map(|line| read_address(line, index)).collect::<Vec<_>>();
+        let expected = ["2001:db8::7", "fe80::ff:fe00:1"].map(|text| text.parse::<Ipv6Addr>().unwrap());
+        assert_eq!(of(11), expected);
+        assert!(of(12).is_empty());
     }
 }

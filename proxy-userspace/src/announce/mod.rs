@@ -126,10 +126,8 @@ impl Announcer {
     /// Follows a change of the addresses or devices.
     fn refresh(&mut self, wanted: &Wanted, topology: Option<&Topology>) {
         let Wanted { ranks, is_complete } = wanted;
-        if *is_complete {
-            for link in self.links.values_mut() {
-                link.release_others(ranks, &mut self.shared);
-            }
+        for link in self.links.values_mut() {
+            link.release_others(wanted, &mut self.shared);
         }
         let targets = topology.into_iter().flat_map(|topology| topology.devices.values());
         self.own = targets.filter_map(|target| target.mac).collect();

@@ -27,6 +27,17 @@ pub struct WantedRoutes {
     routes: BTreeSet<OwnRoute>,
     /// Whether all objects could be read. If not, other routes of ours stay.
     is_complete: bool,
+    /// Whether this node serves. If not, no route to an address of a Service stays.
+    serves: bool,
+}
+
+impl WantedRoutes {
+    /// Returns whether a route that was found is to go. One of another next hop would be in the way of a wanted one.
+    fn replaces(&self, found: OwnRoute) -> bool {
+        let is_in_the_way = || self.routes.iter().any(|route| route.prefix == found.prefix);
+        let is_over = self.is_complete || !self.serves && found.gateway.is_none();
+        !self.routes.contains(&found) && (is_over || is_in_the_way())
+    }
 }
 
 /// Tells the task which routes to keep, once the addresses are served.
@@ -48,9 +59,9 @@ impl Observer for RouteObserver {
     fn synced(&mut self, synced: &Synced<'_>) {
         let mut routes = plan::plan(synced.desired, &self.settings);
         // A node without programs can't serve what it would announce.
-        let can_serve = !synced.report.failures.iter().any(SyncFailure::is_fatal);
-        routes.retain(|route| can_serve || route.gateway.is_some());
-        let wanted = WantedRoutes { routes, is_complete: !synced.dirty.incomplete || !can_serve };
+        let serves = !synced.report.failures.iter().any(SyncFailure::is_fatal);
+        routes.retain(|route| serves || route.gateway.is_some());
+        let wanted = WantedRoutes { routes, is_complete: !synced.dirty.incomplete, serves };
         self.wanted.send_if_modified(|now| {
             let is_new = now.as_ref() != Some(&wanted);
             *now = Some(wanted);
@@ -107,12 +118,10 @@ impl Keeper {
             None => OwnRoutes::open()?,
         };
         let found = routes.list().await?;
-        self.refused.retain(|route, _| wanted.routes.contains(route));
-        if wanted.is_complete {
-            for route in &found - &wanted.routes {
-                let result = routes.remove(route).await;
-                self.tell(route, "removed", result);
-            }
+        self.refused.retain(|route, _| wanted.routes.contains(route) || found.contains(route));
+        for route in found.iter().filter(|route| wanted.replaces(**route)) {
+            let result = routes.remove(*route).await;
+            self.tell(*route, "removed", result);
         }
         for route in &wanted.routes - &found {
             let result = routes.add(route).await;
@@ -138,5 +147,28 @@ impl Keeper {
             warn!(prefix = %route.prefix, gateway, error = why, "the route is not {done}{hint}");
             self.refused.insert(route, why);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn while_objects_are_unreadable_only_routes_that_are_wrong_for_sure_go() {
+        let route = |prefix: &str, gateway: Option<&str>| OwnRoute {
+            prefix: prefix.parse().unwrap(),
+            gateway: gateway.map(|text| text.parse().unwrap()),
+        };
+        let to_pods = route("10.244.2.0/24", Some("172.30.0.12"));
+        let moved = route("10.244.2.0/24", Some("172.30.0.22"));
+        let (other, served) = (route("10.244.3.0/24", Some("172.30.0.13")), route("203.0.113.7/32", None));
+        let goes = |is_complete, serves| {
+            let wanted = WantedRoutes { routes: [to_pods].into(), is_complete, serves };
+            [to_pods, moved, other, served].map(|found| wanted.replaces(found))
+        };
+        assert_eq!(goes(true, true), [false, true, true, true]);
+        assert_eq!(goes(false, true), [false, true, false, false]);
+        assert_eq!(goes(false, false), [false, true, false, true]);
     }
 }

@@ -61,6 +61,8 @@ fn node_ports_follow_the_addresses_of_the_node() -> Result<()> {
             "apiVersion": "v1",
             "kind": "Node",
             "metadata": {"name": "node1"},
+            // The API server does not let them change.
+            "spec": {"podCIDRs": cluster.bed().node(1)?.pod_ranges()},
             "status": {"addresses": addresses},
         }))?;
         scene.expect(1, &[&line(first)])?;
