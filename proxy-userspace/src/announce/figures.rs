@@ -11,7 +11,7 @@ use prometheus_client::metrics::gauge::Gauge;
 pub struct Figures {
     /// 1 for each address that this node answers for, by device.
     pub held: Family<[(&'static str, String); 2], Gauge>,
-    /// Changes, by [`Change::name`].
+    /// Changes, by kind: `claimed`, `yielded` or `released`.
     pub changes: Family<[(&'static str, &'static str); 1], Counter>,
 }
 

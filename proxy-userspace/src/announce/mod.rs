@@ -1,7 +1,7 @@
 //! Announces addresses of Services on the links of this node (L2 announcement).
 //!
 //! The model says which nodes may have an address, and a hash puts them in order. On each link, the first node that can
-//! answers ARP and neighbour solicitations; see [`claim`] for how nodes agree without talking to each other or to
+//! answers ARP and neighbour solicitations; see `claim.rs` for how nodes agree without talking to each other or to
 //! the API server. The programs answer (map ANNOUNCED); this module decides for what.
 
 mod claim;

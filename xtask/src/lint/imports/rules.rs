@@ -172,7 +172,7 @@ pub const ONLY: &[Only] = &[
     Only {
         package: "millrace",
         krate: "proxy_common",
-        folders: &["dataplane", "config", "check", "explain", "metrics", "events", "cli"],
+        folders: &["dataplane", "config", "check", "explain", "announce", "metrics", "events", "cli"],
         why: "the types of maps, and checksums",
     },
 ];
