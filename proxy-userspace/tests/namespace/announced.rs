@@ -13,7 +13,7 @@ use millrace_lab::process::output;
 use millrace_lab::topology::{Dual, Family, Shape, vip};
 use millrace_lab::traffic::{LongConnections, Protocol, Stream, ask, ping};
 
-use crate::fixture::xdp;
+use crate::fixture::{wait_until, xdp};
 
 const FLAGS: [&str; 2] = ["--l2-announce", "203.0.113.0/24,2001:db8:e::/64"];
 /// Time between two datagrams that count how long nobody answers.
@@ -70,16 +70,11 @@ fn expect_answers(cluster: &Cluster, address: IpAddr) -> Result<()> {
 fn expect_known_at(cluster: &Cluster, address: IpAddr, node: u8) -> Result<()> {
     let mac = cluster.bed().node(node)?.namespace().run(async || Netlink::open()?.mac_of("eth0").await)?;
     let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
-    let end = Instant::now() + LIMIT;
-    loop {
-        let shown =
-            output(cluster.bed().router(), &["ip", "neighbour", "show", &address.to_string(), "dev", "lan"])?;
-        if shown.contains(&mac) {
-            return Ok(());
-        }
-        ensure!(Instant::now() < end, "{address} is node {node}'s, {mac}, but the router knows: {shown}");
-        sleep(Duration::from_millis(20));
-    }
+    let known =
+        || output(cluster.bed().router(), &["ip", "neighbour", "show", &address.to_string(), "dev", "lan"]);
+    wait_until(LIMIT, &format!("{address} is node {node}'s, {mac}"), || Ok(known()?.contains(&mac)))
+        .with_context(|| known().unwrap_or_default())?;
+    Ok(())
 }
 
 /// Returns the time for which a stream got no answers.
@@ -123,11 +118,9 @@ fn one_node_answers_for_each_address_and_the_next_one_when_it_is_gone() -> Resul
         // It has its addresses again once it is back, and no other node answers any more.
         let stream = Stream::start(cluster.bed().client(), target, PERIOD)?;
         cluster.bed().plug_in(&format!("node{owner}"))?;
-        let end = Instant::now() + LIMIT;
-        while holders(&cluster, address)? != BTreeSet::from([owner]) {
-            ensure!(Instant::now() < end, "{:?} answer", holders(&cluster, address)?);
-            sleep(Duration::from_millis(50));
-        }
+        wait_until(LIMIT, "the owner alone answers", || {
+            Ok(holders(&cluster, address)? == BTreeSet::from([owner]))
+        })?;
         expect_known_at(&cluster, address, owner)?;
         expect_answers(&cluster, address)?;
         println!("{family}: node {owner} is back; {:?} without service", gap(stream)?);
@@ -149,11 +142,9 @@ fn one_node_answers_for_each_address_and_the_next_one_when_it_is_gone() -> Resul
     cluster.take_agent(owner)?.stop()?;
     cluster.start_agent(owner)?;
     holder_among(&cluster, address.into(), &others(owner))?;
-    let end = Instant::now() + LIMIT;
-    while holders(&cluster, address.into())?.contains(&owner) {
-        ensure!(Instant::now() < end, "node {owner} still answers");
-        sleep(Duration::from_millis(50));
-    }
+    wait_until(LIMIT, "the former owner is silent", || {
+        Ok(!holders(&cluster, address.into())?.contains(&owner))
+    })?;
     expect_answers(&cluster, address.into())
 }
 
@@ -167,11 +158,9 @@ fn with_policy_local_a_node_with_endpoints_answers_and_nobody_where_none_has_any
         let pod = format!("pod-{node}a");
         cluster.apply(&service(&[&pod])?, &[1, 2, 3])?;
         for address in vip(3).both() {
-            let end = Instant::now() + LIMIT;
-            while holders(&cluster, address)? != BTreeSet::from([node]) {
-                ensure!(Instant::now() < end, "{:?} answer for {address}", holders(&cluster, address)?);
-                sleep(Duration::from_millis(20));
-            }
+            wait_until(LIMIT, &format!("node {node} alone answers for {address}"), || {
+                Ok(holders(&cluster, address)? == BTreeSet::from([node]))
+            })?;
             let answer = ask(cluster.bed().client(), Protocol::Tcp, SocketAddr::new(address, 80))?;
             ensure!(answer.sighting.backend == pod && answer.kept_client(), "{answer:?}");
         }
@@ -183,11 +172,10 @@ fn with_policy_local_a_node_with_endpoints_answers_and_nobody_where_none_has_any
         ensure!(groups.contains("ff0200000000000000000001ff000003"), "{groups}");
     }
     cluster.apply(&service(&[])?.without_endpoints(), &[1, 2, 3])?;
-    let end = Instant::now() + LIMIT;
-    while vip(3).both().into_iter().any(|address| holders(&cluster, address).is_ok_and(|all| !all.is_empty()))
-    {
-        ensure!(Instant::now() < end, "an address without endpoints is still announced");
-        sleep(Duration::from_millis(20));
+    for address in vip(3).both() {
+        wait_until(LIMIT, &format!("nobody answers for {address}"), || {
+            Ok(holders(&cluster, address)?.is_empty())
+        })?;
     }
     Ok(())
 }

@@ -3,8 +3,10 @@
 use std::fmt::Write;
 use std::net::SocketAddr;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use millrace_lab::agent::CounterView;
 use millrace_lab::cluster::Cluster;
 use millrace_lab::net::remove_own_at_exit;
@@ -48,6 +50,20 @@ pub fn expect_large_bodies(cluster: &Cluster, address: Dual) -> Result<()> {
         cluster.exchange(SocketAddr::new(address.of(family), 80), 3_000_000)?;
     }
     Ok(())
+}
+
+/// Waits until nodes and daemons have agreed, and returns how long that took.
+pub fn wait_until(
+    limit: Duration,
+    what: &str,
+    mut condition: impl FnMut() -> Result<bool>,
+) -> Result<Duration> {
+    let start = Instant::now();
+    while !condition()? {
+        ensure!(start.elapsed() < limit, "waited in vain until {what}");
+        sleep(Duration::from_millis(20));
+    }
+    Ok(start.elapsed())
 }
 
 /// Returns the number of packets that a node has counted for a reason.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc;
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use millrace_lab::cluster::Cluster;
@@ -14,7 +14,7 @@ use millrace_lab::topology::{Family, Shape, vip};
 use millrace_lab::traffic::{Connection, Protocol, ask, ping};
 use tokio::task::JoinSet;
 
-use crate::fixture::xdp;
+use crate::fixture::{wait_until, xdp};
 
 const FLAGS: [&str; 4] = ["--route-announce", "203.0.113.0/24,2001:db8:e::/64", "--forwarding", "dsr"];
 /// The longest time for daemons to agree on a busy test machine.
@@ -26,15 +26,6 @@ fn three_nodes(flags: &[&str]) -> Result<Cluster> {
 
 fn host(address: IpAddr) -> String {
     format!("{address}/{}", if address.is_ipv4() { 32 } else { 128 })
-}
-
-fn wait_until(what: &str, mut condition: impl FnMut() -> Result<bool>) -> Result<Duration> {
-    let start = Instant::now();
-    while !condition()? {
-        ensure!(start.elapsed() < LIMIT, "waited in vain until {what}");
-        sleep(Duration::from_millis(20));
-    }
-    Ok(start.elapsed())
 }
 
 /// Returns the nodes that the router sends packets for an address to.
@@ -50,8 +41,10 @@ fn next_hops(cluster: &Cluster, address: IpAddr) -> Result<BTreeSet<u8>> {
 fn wait_for_next_hops(cluster: &Cluster, address: IpAddr, nodes: &[u8]) -> Result<Duration> {
     let wanted: BTreeSet<u8> = nodes.iter().copied().collect();
     let shown = || routes_to(cluster.bed().router(), &host(address));
-    wait_until(&format!("{address} is routed to {nodes:?}"), || Ok(next_hops(cluster, address)? == wanted))
-        .with_context(|| shown().unwrap_or_default())
+    wait_until(LIMIT, &format!("{address} is routed to {nodes:?}"), || {
+        Ok(next_hops(cluster, address)? == wanted)
+    })
+    .with_context(|| shown().unwrap_or_default())
 }
 
 /// Takes the bed's own routes to load balancers away, and starts BIRD on the router and a daemon on each node.
@@ -181,7 +174,7 @@ fn pods_of_other_nodes_are_reached_by_our_routes_and_those_of_others_stay() -> R
         for (range, own) in cluster.bed().node(number)?.pod_ranges().into_iter().zip(Family::ALL) {
             let gateway = cluster.bed().node(number)?.addresses().of(own).to_string();
             let shown = || routes_to(&node, &range.to_string());
-            wait_until("our route is there", || Ok(shown()?.contains("109")))?;
+            wait_until(LIMIT, "our route is there", || Ok(shown()?.contains("109")))?;
             // The bed has a route of its own, which is preferred. Ours serves without it.
             ensure!(shown()?.lines().count() == 2, "{}", shown()?);
             let family = if range.addr().is_ipv4() { "-4" } else { "-6" };
@@ -211,7 +204,7 @@ fn pods_of_other_nodes_are_reached_by_our_routes_and_those_of_others_stay() -> R
     let list = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": nodes});
     cluster.manifests().put("nodes.yaml", &list.to_string())?;
     for range in cluster.bed().node(3)?.pod_ranges() {
-        wait_until("the route is gone", || Ok(routes_to(&node, &range.to_string())?.is_empty()))?;
+        wait_until(LIMIT, "the route is gone", || Ok(routes_to(&node, &range.to_string())?.is_empty()))?;
     }
     for range in cluster.bed().node(2)?.pod_ranges() {
         ensure!(!routes_to(&node, &range.to_string())?.is_empty(), "{range}");
