@@ -13,6 +13,10 @@ use crate::workspace::Workspace;
 /// A package, the name Go gives its program, and the name it gets.
 pub(super) type Program = (&'static str, &'static str, &'static str);
 
+/// Flags of the compiler. Nobody debugs these programs: without its tables they build in seven eighths of the time. All have
+/// the same flags, so that those built later find the packages of earlier ones in Go's cache.
+pub(super) const GCFLAGS: &str = "all=-dwarf=false";
+
 /// A module of the repository that requires the programs' packages.
 #[derive(Clone, Copy, Debug)]
 pub struct Module {
@@ -37,6 +41,8 @@ impl Module {
     pub(super) fn go(self, workspace: &Workspace) -> Command {
         let mut go = workspace.command("go");
         go.current_dir(workspace.root.join(self.folder)).env("CGO_ENABLED", "0");
+        // The compiler collects its garbage less often: a sixth less time, for half a gigabyte.
+        go.env("GOGC", "400");
         go
     }
 
@@ -106,7 +112,8 @@ fn build(
     eprintln!("building {} {release}; the first build takes up to a quarter of an hour", names(programs));
     put_in_place(folder, |partial| {
         let mut go = module.go(workspace);
-        go.args(["build", "-trimpath", "-ldflags", &link_flags(release), "-o"]).arg(partial);
+        go.args(["build", "-trimpath", "-gcflags", GCFLAGS, "-ldflags", &link_flags(release), "-o"])
+            .arg(partial);
         command::run(go.args(programs.iter().map(|(package, _, _)| package)))?;
         programs.iter().filter(|(_, built, name)| built != name).try_for_each(|(_, built, name)| {
             fs::rename(partial.join(built), partial.join(name))
