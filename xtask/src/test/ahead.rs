@@ -3,10 +3,11 @@
 //! Tests wait for timers and for each other. Compilers that run at the least priority use that time, and don't
 //! disturb them.
 
-use std::fs::File;
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::ffi::OsStr;
+use std::fs::{File, create_dir_all};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 use anyhow::{Context, Result};
@@ -15,8 +16,10 @@ use clap::ValueEnum;
 use super::layer::Layer;
 use crate::workspace::Workspace;
 
-/// The layers that take long to prepare, in the order in which they run.
-const LAYERS: [Layer; 3] = [Layer::Apiserver, Layer::Lint, Layer::Manifests];
+/// The layers that take long to prepare, in the order in which they run: what Go builds, and what Rust builds. Both go
+/// on at the same time, because a linker keeps one processor busy.
+const QUEUES: [&[Layer]; 2] =
+    [&[Layer::Apiserver, Layer::Manifests], &[Layer::Trace, Layer::Bench, Layer::Lint]];
 
 /// Preparations that go on.
 pub struct Ahead {
@@ -30,20 +33,15 @@ impl Ahead {
     /// Starts with those of `layers` that are not the first.
     pub fn start(workspace: &Workspace, layers: &[Layer]) -> Self {
         let later = layers.get(1..).unwrap_or_default();
-        let waiting: Vec<Layer> = LAYERS.into_iter().filter(|layer| later.contains(layer)).collect();
         let (sender, ended) = channel();
-        let jobs: Vec<_> = waiting.iter().map(|layer| (*layer, command(workspace, *layer))).collect();
-        thread::spawn(move || {
-            for (layer, command) in jobs {
-                // The layer itself builds what is missing then, and tells why that fails.
-                if let Err(error) = command.and_then(run) {
-                    eprintln!("preparing the layer {}: {error:#}", name(layer));
-                }
-                if sender.send(layer).is_err() {
-                    return;
-                }
-            }
-        });
+        let mut waiting = Vec::new();
+        for queue in QUEUES {
+            let queue = queue.iter().copied().filter(|layer| later.contains(layer));
+            let jobs: Vec<_> = queue.map(|layer| (layer, preparation(workspace, layer))).collect();
+            waiting.extend(jobs.iter().map(|(layer, _)| *layer));
+            let sender = sender.clone();
+            thread::spawn(move || work_through(jobs, &sender));
+        }
         Self { waiting, ended }
     }
 
@@ -56,21 +54,64 @@ impl Ahead {
     }
 }
 
+type Preparation = Result<(Command, PathBuf)>;
+
+fn work_through(jobs: Vec<(Layer, Preparation)>, ended: &Sender<Layer>) {
+    for (layer, job) in jobs {
+        // The layer itself builds what is missing then, and tells why that fails.
+        if let Err(error) = job.and_then(run) {
+            eprintln!("preparing the layer {}: {error:#}", name(layer));
+        }
+        if ended.send(layer).is_err() {
+            return;
+        }
+    }
+}
+
 /// Returns a call of this program that prepares a layer, and the file for its output.
-fn command(workspace: &Workspace, layer: Layer) -> Result<(Command, PathBuf)> {
+fn preparation(workspace: &Workspace, layer: Layer) -> Preparation {
     let program = std::env::current_exe().context("this program's path is unknown")?;
-    let log = workspace.target().join(format!("prepare-{}.log", name(layer)));
-    let mut command = workspace.command("chrt");
-    command.args(["--idle", "0", "nice", "-n", "19"]).arg(program).args(["prepare", "--layer", &name(layer)]);
-    Ok((command, log))
+    let mut command = idle(workspace, program);
+    command.args(["prepare", "--layer", &name(layer)]);
+    Ok((command, log(workspace, &name(layer))?))
 }
 
 fn run((mut command, log): (Command, PathBuf)) -> Result<()> {
-    let file = File::create(&log).with_context(|| format!("can't create {}", log.display()))?;
-    command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
-    let status = command.status().context("can't run chrt")?;
+    let status = with_output(&mut command, &log)?.status().context("can't run chrt")?;
     anyhow::ensure!(status.success(), "failed; see {}", log.display());
     Ok(())
+}
+
+/// Begins to build the tests, of which this machine has no BPF object yet. So the agent can't be built, but all that it
+/// depends on can, while packages are installed and the object is linked.
+pub fn start_dependencies(workspace: &Workspace) -> Option<Child> {
+    if workspace.bpf_object().exists() {
+        return None;
+    }
+    let mut cargo = idle(workspace, workspace.cargo().get_program());
+    cargo
+        .args(["build", "--workspace", "--tests", "--keep-going"])
+        .env("CARGO_TARGET_DIR", workspace.target());
+    let log = log(workspace, "dependencies").ok()?;
+    with_output(&mut cargo, &log).ok()?.spawn().ok()
+}
+
+/// Returns a call that gets only the time that others leave.
+fn idle(workspace: &Workspace, program: impl AsRef<OsStr>) -> Command {
+    let mut command = workspace.command("chrt");
+    command.args(["--idle", "0", "nice", "-n", "19"]).arg(program);
+    command
+}
+
+fn log(workspace: &Workspace, name: &str) -> Result<PathBuf> {
+    let folder = workspace.target();
+    create_dir_all(&folder).with_context(|| format!("can't create {}", folder.display()))?;
+    Ok(folder.join(format!("prepare-{name}.log")))
+}
+
+fn with_output<'a>(command: &'a mut Command, log: &Path) -> Result<&'a mut Command> {
+    let file = File::create(log).with_context(|| format!("can't create {}", log.display()))?;
+    Ok(command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file))
 }
 
 fn name(layer: Layer) -> String {

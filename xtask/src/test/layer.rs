@@ -48,6 +48,8 @@ pub enum Layer {
     Cluster,
     /// Random and mutated input
     Fuzz,
+    /// The programs of the trace build, which log each packet's steps
+    Trace,
     /// Every benchmark in a short form, for its checks
     Bench,
     /// Every program loaded by other kernels, within its instruction budget
@@ -117,7 +119,7 @@ enum Work {
 
 impl Layer {
     /// All layers, in the order in which they run.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Unit,
         Self::Scenario,
         Self::Packet,
@@ -126,6 +128,7 @@ impl Layer {
         Self::Apiserver,
         Self::Cluster,
         Self::Fuzz,
+        Self::Trace,
         Self::Bench,
         Self::Vm,
         Self::Lint,
@@ -140,7 +143,7 @@ impl Layer {
             // rules.
             Self::Unit => &[Need::Build, Need::Programs],
             Self::Scenario | Self::Manifests => &[Need::Build],
-            Self::Packet | Self::Dataplane | Self::Fuzz => &[Need::Build, Need::Run],
+            Self::Packet | Self::Dataplane | Self::Fuzz | Self::Trace => &[Need::Build, Need::Run],
             Self::Namespace | Self::Apiserver | Self::Cluster | Self::Bench => {
                 &[Need::Build, Need::Run, Need::Programs]
             }
@@ -158,10 +161,7 @@ impl Layer {
                 Pass { title: "reference", work: Work::Target("reference") },
             ],
             Self::Scenario => &[Pass { title: "scenario", work: Work::Target("scenario") }],
-            Self::Packet => &[
-                Pass { title: "packet", work: Work::Target("packet") },
-                Pass { title: "packet, trace build", work: Work::TargetWithTraceObject("trace") },
-            ],
+            Self::Packet => &[Pass { title: "packet", work: Work::Target("packet") }],
             Self::Dataplane => &[Pass { title: "dataplane", work: Work::Target("dataplane") }],
             Self::Namespace => &[
                 Pass { title: "test bed", work: Work::Target("bed") },
@@ -178,6 +178,7 @@ impl Layer {
             ],
             Self::Cluster => &[Pass { title: "cluster", work: Work::TargetWithCluster("cluster") }],
             Self::Fuzz => &[Pass { title: "fuzz", work: Work::Target("fuzz") }],
+            Self::Trace => &[Pass { title: "trace", work: Work::TargetWithTraceObject("trace") }],
             Self::Bench => &[Pass { title: "bench", work: Work::TargetWithBenchObject("benches") }],
             Self::Vm => &[
                 Pass { title: "vm", work: Work::Vm },

@@ -58,6 +58,7 @@ pub fn test(workspace: &Workspace, args: &Args) -> Result<ExitCode> {
     let start = Instant::now();
     let layers = if args.layer.is_empty() { Layer::ALL.to_vec() } else { args.layer.clone() };
     let needs: Vec<_> = layers.iter().flat_map(|layer| layer.needs()).copied().collect();
+    let dependencies = ahead::start_dependencies(workspace);
     setup::ensure(workspace, &needs)?;
     let targets = test_targets(workspace)?;
     let mut rows = Vec::new();
@@ -69,6 +70,9 @@ pub fn test(workspace: &Workspace, args: &Args) -> Result<ExitCode> {
         eprintln!("error: {error:#}");
         rows.push(Row { title: "build", tally: Tally::FAILED, duration: Duration::ZERO });
         return Ok(report(&rows, start.elapsed()));
+    }
+    if let Some(mut build) = dependencies {
+        build.wait().context("can't wait for cargo")?;
     }
     let mut ahead = Ahead::start(workspace, &layers);
     for layer in layers {

@@ -30,6 +30,8 @@ pub fn prepare(workspace: &Workspace, args: &PrepareArgs) -> Result<()> {
                 setup::ensure_apiserver(workspace)?;
                 setup::ensure_kube_proxy(workspace)?;
             }
+            Layer::Trace => drop(build::trace_object(workspace)?),
+            Layer::Bench => build::bench_object(workspace)?,
             _ => build::bpf_object(workspace, Warnings::Allowed)?,
         }
     }
