@@ -4,7 +4,6 @@ use ipnet::IpNet;
 use tokio::sync::watch;
 
 use super::rank::{Wanted, ranks};
-use crate::dataplane::SyncFailure;
 use crate::model::Desired;
 use crate::reconcile::{Observer, Synced};
 
@@ -29,7 +28,7 @@ impl AnnounceObserver {
 impl Observer for AnnounceObserver {
     fn synced(&mut self, synced: &Synced<'_>) {
         // A node without programs can't serve what it would announce.
-        let can_serve = !synced.report.failures.iter().any(SyncFailure::is_fatal);
+        let can_serve = synced.report.serves();
         let is_complete = !synced.dirty.incomplete || !can_serve;
         let nothing = Desired::default();
         let desired =
@@ -63,7 +62,7 @@ mod tests {
 
     use super::*;
     use crate::announce::rank::Ranks;
-    use crate::dataplane::SyncReport;
+    use crate::dataplane::{SyncFailure, SyncReport};
     use crate::model::{Candidates, Dirty};
 
     #[test]

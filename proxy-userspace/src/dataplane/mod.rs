@@ -164,6 +164,14 @@ pub struct SyncReport {
     pub due_in: Option<Duration>,
 }
 
+impl SyncReport {
+    /// Returns whether this node serves: programs are attached, or IPVS has its rules.
+    #[must_use]
+    pub fn serves(&self) -> bool {
+        !self.failures.iter().any(SyncFailure::is_fatal)
+    }
+}
+
 /// A failure without a service port, by concern. The data plane retries it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SyncFailure {

@@ -123,7 +123,7 @@ impl MetricsObserver {
 /// A failed device, such as a missing uplink, has a metric of its own. A node that serves by its other
 /// uplinks is not behind.
 fn is_applied(report: &SyncReport) -> bool {
-    report.pending.is_empty() && !report.failures.iter().any(SyncFailure::is_fatal)
+    report.pending.is_empty() && report.serves()
 }
 
 impl Observer for MetricsObserver {

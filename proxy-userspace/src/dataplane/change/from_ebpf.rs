@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tracing::{debug, info, warn};
 
-use super::{INTERVAL, is_fatal, is_filled, readable};
+use super::{INTERVAL, is_filled, readable};
 use crate::dataplane::ebpf::{self, EbpfDataplane, OpenError};
 use crate::dataplane::ipvs::IpvsDataplane;
 use crate::dataplane::kernel_rules::KernelRules;
@@ -221,7 +221,7 @@ impl<S: Successor> Dataplane for FromEbpf<S> {
             self.former_failed = failed(&former.set_topology(topology));
         }
         let report = self.successor.set_topology(topology);
-        self.is_attached = !is_fatal(&report);
+        self.is_attached = report.serves();
         report
     }
 

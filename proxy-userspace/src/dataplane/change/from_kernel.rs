@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
 
-use super::{INTERVAL, is_fatal, is_filled, readable};
+use super::{INTERVAL, is_filled, readable};
 use crate::dataplane::ebpf::{EbpfDataplane, Frontends, Share, Sizes};
 use crate::dataplane::{Check, Dataplane, SyncReport};
 use crate::model::{Desired, Dirty};
@@ -103,7 +103,7 @@ impl Dataplane for FromKernel {
 
     fn set_topology(&mut self, topology: &Topology) -> SyncReport {
         let report = self.dataplane.set_topology(topology);
-        self.is_attached = !is_fatal(&report) && topology.has_uplink();
+        self.is_attached = report.serves() && topology.has_uplink();
         report
     }
 

@@ -21,7 +21,7 @@ pub use to_ebpf::ToEbpf;
 use super::ebpf::{EbpfDataplane, Frontends, Share};
 use super::ipvs::IpvsDataplane;
 use super::kernel_rules::KernelRules;
-use super::{Dataplane, SyncFailure, SyncReport, ebpf, ipvs};
+use super::{Dataplane, SyncReport, ebpf, ipvs};
 use crate::model::{Desired, Dirty};
 
 /// The interval of checks of the former mode's connections, and of retries.
@@ -110,11 +110,7 @@ pub struct IpvsServes;
 ///
 /// `is_attached` tells whether it could serve at the last `set_topology`.
 fn is_filled(is_attached: bool, report: &SyncReport, dirty: &Dirty) -> bool {
-    is_attached && !dirty.incomplete && !is_fatal(report)
-}
-
-fn is_fatal(report: &SyncReport) -> bool {
-    report.failures.iter().any(SyncFailure::is_fatal)
+    is_attached && !dirty.incomplete && report.serves()
 }
 
 /// Returns a time as text: full minutes, or seconds.

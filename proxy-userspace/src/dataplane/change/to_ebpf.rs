@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
 
-use super::{INTERVAL, is_fatal, is_filled, readable};
+use super::{INTERVAL, is_filled, readable};
 use crate::dataplane::ebpf::{EbpfDataplane, Share, Sizes};
 use crate::dataplane::ipvs::{self, Retreat};
 use crate::dataplane::{Check, Dataplane, SyncReport};
@@ -135,7 +135,7 @@ impl Dataplane for ToEbpf {
 
     fn set_topology(&mut self, topology: &Topology) -> SyncReport {
         let report = self.dataplane.set_topology(topology);
-        self.is_attached = !is_fatal(&report) && topology.has_uplink();
+        self.is_attached = report.serves() && topology.has_uplink();
         report
     }
 
