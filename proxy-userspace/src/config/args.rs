@@ -15,7 +15,7 @@ use super::{LogFormat, ProxyMode, Source};
 use crate::dataplane::ebpf::{Dispatch, SocketLb, XdpMode};
 use crate::dataplane::{Encapsulation, Mark, RejectUnknown};
 use crate::model::{ClusterIpClients, Forwarding};
-use crate::node::DevicePattern;
+use crate::node::{DevicePattern, PodRoutes};
 
 // The groups of flags in `--help` and on the reference page.
 const SOURCE: &str = "Source and node";
@@ -195,9 +195,10 @@ pub struct AgentArgs {
     pub route_announce: Vec<IpNet>,
     /// Routes to the pods of other nodes, by their addresses, where no network plugin has them [default: off]
     ///
-    /// The ranges are the podCIDRs of the Nodes. The other node must be on a subnet of this node.
-    #[arg(long, help_heading = ANNOUNCEMENT, value_name = "on|off", value_parser = parse::on_off)]
-    pub pod_routes: Option<bool>,
+    /// The ranges are the podCIDRs of the Nodes. `subnet` is for nodes that are all on one subnet. With `ipip`, packets to
+    /// a node behind a router are encapsulated.
+    #[arg(long, help_heading = ANNOUNCEMENT, value_name = "off|subnet|ipip", value_parser = parse::pod_routes)]
+    pub pod_routes: Option<PodRoutes>,
     /// Value of the label service.kubernetes.io/service-proxy-name of the Services to serve [default: Services
     /// without the label]
     #[arg(long, help_heading = SERVICES, value_name = "NAME", value_parser = parse::service_proxy_name)]

@@ -50,7 +50,7 @@ pub fn settings(
         l2_devices: args.l2_devices.clone(),
         routes: RouteSettings {
             announced_ranges: args.route_announce.clone(),
-            to_pods: args.pod_routes.unwrap_or(false),
+            to_pods: args.pod_routes.unwrap_or_default(),
         },
         timeouts: timeouts(args, file),
         conntrack: conntrack(args, file.conntrack),

@@ -280,6 +280,9 @@ impl Dirty {
 }
 
 impl Family {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::V4, Self::V6];
+
     /// Returns the family of an address.
     #[must_use]
     pub const fn of(address: IpAddr) -> Self {

@@ -1,6 +1,6 @@
 //! Routes of Millrace's own in the main table, marked by their protocol number. Those of others are left alone.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::pin::pin;
 
@@ -13,17 +13,49 @@ use tokio::task::JoinHandle;
 
 use super::NodeError;
 use super::decode::{OUR_PROTOCOL, ip};
+use super::pod_tunnels::{self, PodTunnel, TunnelEnds};
+use super::query;
+use super::state::Route;
 
 /// The metric of our routes: any route that a person or another program sets without one is preferred.
 const METRIC: u32 = 4096;
+
+type Tunnels = BTreeMap<TunnelEnds, PodTunnel>;
 
 /// The settings of routes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RouteSettings {
     /// Prefixes of the addresses that get a route while this node serves them, for routing daemons to announce.
     pub announced_ranges: Vec<IpNet>,
-    /// Whether this node has routes to the pods of other nodes.
-    pub to_pods: bool,
+    /// The routes to the pods of other nodes.
+    pub to_pods: PodRoutes,
+}
+
+/// The nodes to whose pods this node has routes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PodRoutes {
+    /// None.
+    #[default]
+    Off,
+    /// Those on a subnet of this node.
+    Subnet,
+    /// Those too, and all others by IPIP.
+    Ipip,
+}
+
+impl PodRoutes {
+    /// All values.
+    pub const ALL: [Self; 3] = [Self::Off, Self::Subnet, Self::Ipip];
+
+    /// Returns the flag's word.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Subnet => "subnet",
+            Self::Ipip => "ipip",
+        }
+    }
 }
 
 /// A route to a prefix.
@@ -31,8 +63,30 @@ pub struct RouteSettings {
 pub struct OwnRoute {
     /// Its destinations.
     pub prefix: IpNet,
-    /// The next hop; `None` = a route for others to read, which leads nowhere (blackhole).
-    pub gateway: Option<IpAddr>,
+    /// Where it leads.
+    pub via: Via,
+}
+
+/// Where a route leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Via {
+    /// Nowhere (blackhole): the route is for others to read.
+    Nowhere,
+    /// To a node on a subnet of this one.
+    Gateway(IpAddr),
+    /// To a node behind a router: packets are encapsulated to its address, of the prefix's family.
+    Tunnel(IpAddr),
+}
+
+impl Via {
+    /// Returns the other node's address.
+    #[must_use]
+    pub const fn node(self) -> Option<IpAddr> {
+        match self {
+            Self::Nowhere => None,
+            Self::Gateway(address) | Self::Tunnel(address) => Some(address),
+        }
+    }
 }
 
 /// Reads and changes our routes.
@@ -40,6 +94,8 @@ pub struct OwnRoute {
 pub struct OwnRoutes {
     handle: Handle,
     connection: JoinHandle<()>,
+    /// The tunnels at the last look.
+    tunnels: Tunnels,
 }
 
 impl OwnRoutes {
@@ -49,11 +105,12 @@ impl OwnRoutes {
         // The kernel then looks through the table alone, which may have a million routes of others.
         let socket = connection.socket_mut().socket_mut();
         socket.set_netlink_get_strict_chk(true).map_err(NodeError::Open)?;
-        Ok(Self { handle, connection: tokio::spawn(connection) })
+        Ok(Self { handle, connection: tokio::spawn(connection), tunnels: Tunnels::new() })
     }
 
     /// Returns all of our routes.
-    pub async fn list(&self) -> Result<BTreeSet<OwnRoute>, NodeError> {
+    pub async fn list(&mut self) -> Result<BTreeSet<OwnRoute>, NodeError> {
+        self.find_tunnels().await?;
         let mut routes = BTreeSet::new();
         for mut message in
             [RouteMessageBuilder::<Ipv4Addr>::new().build(), RouteMessageBuilder::<Ipv6Addr>::new().build()]
@@ -62,20 +119,58 @@ impl OwnRoutes {
             message.header.kind = RouteType::Unspec;
             let mut dump = pin!(self.handle.route().get(message).execute());
             while let Some(message) = dump.try_next().await? {
-                routes.extend(decode(&message));
+                routes.extend(decode(&message, &self.tunnels));
             }
         }
         Ok(routes)
     }
 
-    /// Adds a route. An error if another one of the same prefix and metric is there.
+    /// Adds a route. An error if another one of the same prefix and metric is there, or if its tunnel is not.
     pub async fn add(&self, route: OwnRoute) -> Result<(), NodeError> {
-        Ok(self.handle.route().add(encode(route)).execute().await?)
+        Ok(self.handle.route().add(encode(route, &self.tunnels)).execute().await?)
+    }
+
+    /// Keeps these tunnels, and no others of ours. Returns those that the kernel refuses.
+    pub async fn keep_tunnels(
+        &mut self,
+        wanted: &BTreeSet<TunnelEnds>,
+    ) -> Result<BTreeMap<TunnelEnds, NodeError>, NodeError> {
+        // A tunnel from a former address of this node has the name of the wanted one.
+        for (ends, tunnel) in pod_tunnels::list(&self.handle).await? {
+            if !wanted.contains(&ends) {
+                pod_tunnels::remove(&self.handle, tunnel).await?;
+            }
+        }
+        self.find_tunnels().await?;
+        let mut refused = BTreeMap::new();
+        for ends in wanted {
+            let done = match self.tunnels.get(ends) {
+                None => pod_tunnels::add(&self.handle, *ends).await,
+                Some(tunnel) if !tunnel.is_up => pod_tunnels::raise(&self.handle, *tunnel).await,
+                Some(_) => Ok(()),
+            };
+            refused.extend(done.err().map(|error| (*ends, error)));
+        }
+        self.find_tunnels().await?;
+        Ok(refused)
+    }
+
+    async fn find_tunnels(&mut self) -> Result<(), NodeError> {
+        self.tunnels = pod_tunnels::list(&self.handle).await?;
+        Ok(())
+    }
+
+    /// Returns the kernel's route to each node that has one.
+    pub async fn to_nodes(
+        &self,
+        nodes: impl Iterator<Item = IpAddr>,
+    ) -> Result<BTreeMap<IpAddr, Route>, NodeError> {
+        query::routes(&self.handle, nodes).await
     }
 
     /// Removes a route of ours. One that is gone already is no error.
     pub async fn remove(&self, route: OwnRoute) -> Result<(), NodeError> {
-        match self.handle.route().del(encode(route)).execute().await {
+        match self.handle.route().del(encode(route, &self.tunnels)).execute().await {
             Err(rtnetlink::Error::NetlinkError(error)) if error.raw_code() == -libc::ESRCH => Ok(()),
             result => Ok(result?),
         }
@@ -88,18 +183,19 @@ impl Drop for OwnRoutes {
     }
 }
 
-/// Removes all of our routes, and returns them. Goes on after a failure, and returns the last one then.
+/// Removes all of our routes and tunnels, and returns the routes. Goes on after a failure, and returns the last one then.
 pub async fn remove_own_routes() -> Result<BTreeSet<OwnRoute>, NodeError> {
-    let routes = OwnRoutes::open()?;
+    let mut routes = OwnRoutes::open()?;
     let found = routes.list().await?;
     let mut failed = None;
     for route in &found {
         failed = routes.remove(*route).await.err().or(failed);
     }
+    failed = routes.keep_tunnels(&BTreeSet::new()).await.err().or(failed);
     failed.map_or(Ok(found), Err)
 }
 
-fn encode(route: OwnRoute) -> RouteMessage {
+fn encode(route: OwnRoute, tunnels: &Tunnels) -> RouteMessage {
     let (network, length) = (route.prefix.network(), route.prefix.prefix_len());
     let mut message = match network {
         IpAddr::V4(network) => {
@@ -110,34 +206,44 @@ fn encode(route: OwnRoute) -> RouteMessage {
         }
     };
     message.header.protocol = OUR_PROTOCOL;
-    message.header.kind = if route.gateway.is_some() { RouteType::Unicast } else { RouteType::BlackHole };
+    message.header.kind = if route.via == Via::Nowhere { RouteType::BlackHole } else { RouteType::Unicast };
     message.attributes.push(RouteAttribute::Priority(METRIC));
-    if let Some(gateway) = route.gateway {
-        message.attributes.push(RouteAttribute::Gateway(gateway.into()));
+    match route.via {
+        Via::Nowhere => {}
+        Via::Gateway(node) => message.attributes.push(RouteAttribute::Gateway(node.into())),
+        Via::Tunnel(node) => {
+            let tunnel = tunnels.iter().find(|(ends, _)| ends.other == node);
+            message.attributes.extend(tunnel.map(|(_, tunnel)| RouteAttribute::Oif(tunnel.index)));
+        }
     }
     message
 }
 
 /// Reads a route that [`encode`] has made, in the main table. Others with our protocol number are not ours.
-fn decode(message: &RouteMessage) -> Option<OwnRoute> {
+fn decode(message: &RouteMessage, tunnels: &Tunnels) -> Option<OwnRoute> {
     let RouteHeader { protocol, table, kind, destination_prefix_length, .. } = message.header;
-    let (mut destination, mut gateway, mut metric) = (None, None, None);
+    let by_tunnel = |device| {
+        let tunnel = tunnels.iter().find(|(_, tunnel)| tunnel.index == device);
+        tunnel.map(|(ends, _)| ends.other)
+    };
+    let (mut destination, mut via, mut metric) = (None, Via::Nowhere, None);
     for attribute in &message.attributes {
         match attribute {
             RouteAttribute::Destination(found) => destination = ip(found),
-            RouteAttribute::Gateway(found) => gateway = ip(found),
+            RouteAttribute::Gateway(found) => via = ip(found).map_or(via, Via::Gateway),
+            RouteAttribute::Oif(device) => via = by_tunnel(*device).map_or(via, Via::Tunnel),
             RouteAttribute::Priority(found) => metric = Some(*found),
             _ => {}
         }
     }
-    let expected = if gateway.is_some() { RouteType::Unicast } else { RouteType::BlackHole };
+    let expected = if via == Via::Nowhere { RouteType::BlackHole } else { RouteType::Unicast };
     let is_ours = protocol == OUR_PROTOCOL
         && table == RouteHeader::RT_TABLE_MAIN
         && metric == Some(METRIC)
         && kind == expected;
     // Only a default route has none, and we set no such route.
     let prefix = IpNet::new(destination?, destination_prefix_length).ok()?;
-    is_ours.then_some(OwnRoute { prefix, gateway })
+    is_ours.then_some(OwnRoute { prefix, via })
 }
 
 #[cfg(test)]
@@ -146,26 +252,34 @@ mod tests {
 
     use super::*;
 
-    fn route(prefix: &str, gateway: Option<&str>) -> OwnRoute {
-        OwnRoute { prefix: prefix.parse().unwrap(), gateway: gateway.map(|text| text.parse().unwrap()) }
+    fn route(prefix: &str, via: Via) -> OwnRoute {
+        OwnRoute { prefix: prefix.parse().unwrap(), via }
     }
 
     #[test]
     fn a_route_of_ours_is_read_as_it_was_written_and_others_are_not() {
+        let node = |text: &str| text.parse::<IpAddr>().unwrap();
+        let tunnels = [("172.30.0.11", "172.30.1.13", 7), ("2001:db8:a::11", "2001:db8:b::13", 8)];
+        let tunnels = tunnels.map(|(own, other, index)| {
+            (TunnelEnds { own: node(own), other: node(other) }, PodTunnel { index, is_up: true })
+        });
+        let tunnels = Tunnels::from(tunnels);
         for route in [
-            route("203.0.113.7/32", None),
-            route("10.244.2.0/24", Some("172.30.0.12")),
-            route("2001:db8:e::7/128", None),
-            route("2001:db8:f:2::/64", Some("2001:db8:a::12")),
+            route("203.0.113.7/32", Via::Nowhere),
+            route("10.244.2.0/24", Via::Gateway(node("172.30.0.12"))),
+            route("10.244.3.0/24", Via::Tunnel(node("172.30.1.13"))),
+            route("2001:db8:e::7/128", Via::Nowhere),
+            route("2001:db8:f:2::/64", Via::Gateway(node("2001:db8:a::12"))),
+            route("2001:db8:f:3::/64", Via::Tunnel(node("2001:db8:b::13"))),
         ] {
-            let mut message = encode(route);
-            assert_eq!(decode(&message), Some(route));
+            let mut message = encode(route, &tunnels);
+            assert_eq!(decode(&message, &tunnels), Some(route));
             let metric = RouteAttribute::Priority(METRIC);
             let mut other = message.clone();
             other.attributes.retain(|attribute| *attribute != metric);
-            assert_eq!(decode(&other), None, "without a metric");
+            assert_eq!(decode(&other, &tunnels), None, "without a metric");
             message.header.protocol = RouteProtocol::Static;
-            assert_eq!(decode(&message), None);
+            assert_eq!(decode(&message, &tunnels), None);
         }
     }
 }

@@ -5,17 +5,19 @@
 //! node serves the address. It leads nowhere: the programs take packets of Services before the kernel routes them (decision
 //! 190).
 
+mod keeper;
 mod plan;
+mod tunnels;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::sleep;
-use tracing::{info, warn};
 
-use crate::dataplane::SyncFailure;
-use crate::node::{NodeError, OwnRoute, OwnRoutes, RouteSettings};
+use self::keeper::Keeper;
+use crate::node::{OwnRoute, PodRoutes, RouteSettings, Via};
 use crate::reconcile::{Observer, Synced};
 
 /// Time between two looks at the routes: a person or another program may have removed one.
@@ -25,6 +27,10 @@ const LOOK: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WantedRoutes {
     routes: BTreeSet<OwnRoute>,
+    /// Whether nodes behind a router are reached by tunnels.
+    tunnels: bool,
+    /// The addresses of this node by its Node object.
+    own: BTreeSet<IpAddr>,
     /// Whether all objects could be read. If not, other routes of ours stay.
     is_complete: bool,
     /// Whether this node serves. If not, no route to an address of a Service stays.
@@ -32,10 +38,10 @@ pub struct WantedRoutes {
 }
 
 impl WantedRoutes {
-    /// Returns whether a route that was found is to go. One of another next hop would be in the way of a wanted one.
+    /// Returns whether a route that was found is to go. One that leads elsewhere would be in the way of a wanted one.
     fn replaces(&self, found: OwnRoute) -> bool {
         let is_in_the_way = || self.routes.iter().any(|route| route.prefix == found.prefix);
-        let is_over = self.is_complete || !self.serves && found.gateway.is_none();
+        let is_over = self.is_complete || !self.serves && found.via == Via::Nowhere;
         !self.routes.contains(&found) && (is_over || is_in_the_way())
     }
 }
@@ -59,9 +65,11 @@ impl Observer for RouteObserver {
     fn synced(&mut self, synced: &Synced<'_>) {
         let mut routes = plan::plan(synced.desired, &self.settings);
         // A node without programs can't serve what it would announce.
-        let serves = !synced.report.failures.iter().any(SyncFailure::is_fatal);
-        routes.retain(|route| serves || route.gateway.is_some());
-        let wanted = WantedRoutes { routes, is_complete: !synced.dirty.incomplete, serves };
+        let serves = synced.report.serves();
+        routes.retain(|route| serves || route.via != Via::Nowhere);
+        let tunnels = self.settings.to_pods == PodRoutes::Ipip;
+        let own = synced.desired.nodes.get(&synced.desired.node_name).cloned().unwrap_or_default();
+        let wanted = WantedRoutes { routes, tunnels, own, is_complete: !synced.dirty.incomplete, serves };
         self.wanted.send_if_modified(|now| {
             let is_new = now.as_ref() != Some(&wanted);
             *now = Some(wanted);
@@ -75,77 +83,15 @@ pub async fn keep_routes(mut wanted: watch::Receiver<Option<WantedRoutes>>) {
     if wanted.wait_for(Option::is_some).await.is_err() {
         return;
     }
-    let mut keeper = Keeper { routes: None, refused: BTreeMap::new(), failed: None };
+    let mut keeper = Keeper::default();
     loop {
         let now = wanted.borrow_and_update().clone().unwrap_or_default();
-        let is_kept = keeper.try_keep(&now).await;
+        let is_kept = keeper.try_keep(now.clone()).await;
         // Without any route there is nothing to look after.
         let is_idle = is_kept && now.routes.is_empty();
         tokio::select! {
             changed = wanted.changed() => if changed.is_err() { return },
             () = sleep(LOOK), if !is_idle => {}
-        }
-    }
-}
-
-struct Keeper {
-    routes: Option<OwnRoutes>,
-    /// Why the kernel refuses a route. It is told once.
-    refused: BTreeMap<OwnRoute, String>,
-    /// Why the routes can't be read. It is told once.
-    failed: Option<String>,
-}
-
-impl Keeper {
-    /// Returns whether the kernel was asked and everything was done.
-    async fn try_keep(&mut self, wanted: &WantedRoutes) -> bool {
-        let result = self.keep(wanted).await;
-        let failed = result.as_ref().err().map(ToString::to_string);
-        if let Some(error) = failed.as_ref().filter(|_| self.failed != failed) {
-            warn!(%error, "the routes of Millrace can't be read");
-        }
-        self.failed = failed;
-        if result.is_err() {
-            self.routes = None;
-        }
-        result.is_ok() && self.refused.is_empty()
-    }
-
-    /// Removes what is not wanted first: a prefix may have another next hop now.
-    async fn keep(&mut self, wanted: &WantedRoutes) -> Result<(), NodeError> {
-        let routes = match self.routes.take() {
-            Some(routes) => routes,
-            None => OwnRoutes::open()?,
-        };
-        let found = routes.list().await?;
-        self.refused.retain(|route, _| wanted.routes.contains(route) || found.contains(route));
-        for route in found.iter().filter(|route| wanted.replaces(**route)) {
-            let result = routes.remove(*route).await;
-            self.tell(*route, "removed", result);
-        }
-        for route in &wanted.routes - &found {
-            let result = routes.add(route).await;
-            self.tell(route, "added", result);
-        }
-        self.routes = Some(routes);
-        Ok(())
-    }
-
-    fn tell(&mut self, route: OwnRoute, done: &'static str, result: Result<(), NodeError>) {
-        let gateway = route.gateway.map(tracing::field::display);
-        let Err(error) = result else {
-            self.refused.remove(&route);
-            return info!(prefix = %route.prefix, gateway, "route {done}");
-        };
-        let why = error.to_string();
-        if self.refused.get(&route) != Some(&why) {
-            let hint = if gateway.is_some() {
-                "; the other node must be on a subnet of this one, and no route of others may have this metric"
-            } else {
-                ""
-            };
-            warn!(prefix = %route.prefix, gateway, error = why, "the route is not {done}{hint}");
-            self.refused.insert(route, why);
         }
     }
 }
@@ -156,15 +102,13 @@ mod tests {
 
     #[test]
     fn while_objects_are_unreadable_only_routes_that_are_wrong_for_sure_go() {
-        let route = |prefix: &str, gateway: Option<&str>| OwnRoute {
-            prefix: prefix.parse().unwrap(),
-            gateway: gateway.map(|text| text.parse().unwrap()),
-        };
-        let to_pods = route("10.244.2.0/24", Some("172.30.0.12"));
-        let moved = route("10.244.2.0/24", Some("172.30.0.22"));
-        let (other, served) = (route("10.244.3.0/24", Some("172.30.0.13")), route("203.0.113.7/32", None));
+        let route = |prefix: &str, via| OwnRoute { prefix: prefix.parse().unwrap(), via };
+        let node = |number| Via::Gateway([172, 30, 0, number].into());
+        let (to_pods, moved) = (route("10.244.2.0/24", node(12)), route("10.244.2.0/24", node(22)));
+        let (other, served) = (route("10.244.3.0/24", node(13)), route("203.0.113.7/32", Via::Nowhere));
         let goes = |is_complete, serves| {
-            let wanted = WantedRoutes { routes: [to_pods].into(), is_complete, serves };
+            let wanted =
+                WantedRoutes { routes: [to_pods].into(), is_complete, serves, ..WantedRoutes::default() };
             [to_pods, moved, other, served].map(|found| wanted.replaces(found))
         };
         assert_eq!(goes(true, true), [false, true, true, true]);

@@ -6,14 +6,14 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use crate::model::{Candidates, Desired, Family};
-use crate::node::{OwnRoute, RouteSettings};
+use crate::node::{OwnRoute, PodRoutes, RouteSettings, Via};
 
 /// Returns the routes that a desired state asks for.
 pub(super) fn plan(desired: &Desired, settings: &RouteSettings) -> BTreeSet<OwnRoute> {
     let mut routes: BTreeSet<OwnRoute> = served(desired, settings)
-        .map(|address| OwnRoute { prefix: IpNet::from(address), gateway: None })
+        .map(|address| OwnRoute { prefix: IpNet::from(address), via: Via::Nowhere })
         .collect();
-    if settings.to_pods {
+    if settings.to_pods != PodRoutes::Off {
         routes.extend(to_pods(desired));
     }
     routes
@@ -41,7 +41,7 @@ fn to_pods(desired: &Desired) -> impl Iterator<Item = OwnRoute> {
         let mut addresses = desired.nodes.get(node).into_iter().flatten();
         let family = Family::of(range.network());
         let gateway = addresses.find(|address| Family::of(**address) == family)?;
-        Some(OwnRoute { prefix: range.trunc(), gateway: Some(*gateway) })
+        Some(OwnRoute { prefix: range.trunc(), via: Via::Gateway(*gateway) })
     })
 }
 
@@ -88,7 +88,7 @@ mod tests {
     }
 
     fn shown(settings: &RouteSettings) -> Vec<String> {
-        let show = |route: &OwnRoute| match route.gateway {
+        let show = |route: &OwnRoute| match route.via.node() {
             Some(gateway) => format!("{} {gateway}", route.prefix),
             None => route.prefix.to_string(),
         };
@@ -98,13 +98,13 @@ mod tests {
     #[test]
     fn addresses_inside_the_ranges_have_a_route_where_they_are_served() {
         let ranges = ["203.0.113.0/24", "2001:db8:e::/64"].map(|range| range.parse().unwrap());
-        let settings = RouteSettings { announced_ranges: ranges.into(), to_pods: false };
+        let settings = RouteSettings { announced_ranges: ranges.into(), to_pods: PodRoutes::Off };
         assert_eq!(shown(&settings), ["203.0.113.1/32", "203.0.113.2/32", "2001:db8:e::1/128"]);
     }
 
     #[test]
     fn pods_of_other_nodes_are_reached_by_the_nodes_address_of_the_same_family() {
-        let settings = RouteSettings { announced_ranges: Vec::new(), to_pods: true };
+        let settings = RouteSettings { announced_ranges: Vec::new(), to_pods: PodRoutes::Subnet };
         assert_eq!(shown(&settings), ["10.244.2.0/24 172.30.0.12", "2001:db8:f:2::/64 2001:db8:a::12"]);
         assert!(shown(&RouteSettings::default()).is_empty());
     }

@@ -168,7 +168,7 @@ fn with_dsr_a_dead_node_behind_an_ecmp_router_cuts_only_connections_of_its_own_e
 
 #[test]
 fn pods_of_other_nodes_are_reached_by_our_routes_and_those_of_others_stay() -> Result<()> {
-    let mut cluster = three_nodes(&["--pod-routes", "on"])?;
+    let mut cluster = three_nodes(&["--pod-routes", "subnet"])?;
     let node = cluster.bed().node(1)?.namespace().clone();
     for number in [2, 3] {
         for (range, own) in cluster.bed().node(number)?.pod_ranges().into_iter().zip(Family::ALL) {

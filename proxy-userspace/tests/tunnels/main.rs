@@ -5,5 +5,6 @@
 )]
 
 mod lab;
+mod pod_routes;
 mod pods;
 mod uplinks;

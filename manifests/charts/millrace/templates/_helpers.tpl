@@ -125,8 +125,8 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- with $v.routes.announce }}
 - --route-announce={{ join "," . }}
 {{- end }}
-{{- if $v.routes.toPods }}
-- --pod-routes=on
+{{- with $v.routes.toPods }}
+- --pod-routes={{ . }}
 {{- end }}
 {{- with $v.snatPorts }}
 - --snat-ports={{ . }}

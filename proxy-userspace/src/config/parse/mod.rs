@@ -24,5 +24,6 @@ pub use numbers::{flow_table_size, in_seconds, maglev_size, mark, max_sync_inter
 pub use numbers::{seconds, snat_ports};
 pub use words::{AlgorithmWord, algorithm, choice, cluster_ip_clients, dispatch, encapsulation};
 pub use words::{
-    encapsulations, forwarding, log_format, on_off, proxy_mode, reject_unknown, socket_lb, switch, xdp,
+    encapsulations, forwarding, log_format, on_off, pod_routes, proxy_mode, reject_unknown, socket_lb,
+    switch, xdp,
 };

@@ -5,6 +5,7 @@ use crate::config::{LogFormat, ProxyMode};
 use crate::dataplane::ebpf::{Dispatch, SocketLb, XdpMode};
 use crate::dataplane::{Encapsulation, RejectUnknown};
 use crate::model::{ClusterIpClients, Forwarding};
+use crate::node::PodRoutes;
 
 /// Returns the value of a word.
 pub fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, Refused> {
@@ -86,6 +87,11 @@ pub fn socket_lb(text: &str) -> Result<SocketLb, Refused> {
     choice(text, &[SocketLb::All, SocketLb::Host, SocketLb::Off].map(|lb| (lb.name(), lb)))
 }
 
+pub fn pod_routes(text: &str) -> Result<PodRoutes, Refused> {
+    choice(text, &PodRoutes::ALL.map(|one| (one.name(), one)))
+}
+
+/// Reads a switch with two words.
 pub fn on_off(text: &str) -> Result<bool, Refused> {
     choice(text, &[("on", true), ("off", false)])
 }

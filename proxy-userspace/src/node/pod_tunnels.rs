@@ -1,0 +1,163 @@
+//! The devices that encapsulate packets to the pods of nodes behind a router, and decapsulate those that arrive: one for
+//! each such node and family.
+//!
+//! One device for all nodes would do for the kernel. The programs could not use it: `bpf_fib_lookup` refuses routes that
+//! name the outer destination themselves (decision 191).
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::pin::pin;
+
+use futures_util::TryStreamExt;
+use rtnetlink::packet_route::link::{
+    InfoData, InfoIpTunnel, InfoKind, Ip6TunnelFlags, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+};
+use rtnetlink::{Handle, LinkIp6Tnl, LinkIpIp};
+
+use super::NodeError;
+use super::sysctl::Sysctls;
+
+/// The first letters of a device's name. A hash of the other node's address follows.
+const PREFIX: &str = "mr-";
+/// The hop limit of outer headers. Without one they have the inner one's, and a traceroute would end between the nodes.
+const HOPS: u8 = 64;
+
+/// The addresses of both ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TunnelEnds {
+    /// This node's.
+    pub own: IpAddr,
+    /// The other node's, of the same family.
+    pub other: IpAddr,
+}
+
+/// A device of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PodTunnel {
+    /// Interface index.
+    pub index: u32,
+    /// Whether it is administratively up. Its routes are gone if it is not.
+    pub is_up: bool,
+}
+
+/// Returns the present devices.
+pub(super) async fn list(handle: &Handle) -> Result<BTreeMap<TunnelEnds, PodTunnel>, NodeError> {
+    let mut tunnels = BTreeMap::new();
+    let mut dump = pin!(handle.link().get().execute());
+    while let Some(link) = dump.try_next().await? {
+        tunnels.extend(decode(&link));
+    }
+    Ok(tunnels)
+}
+
+/// Makes a device, and brings it up. Its MTU follows from that of the device below.
+pub(super) async fn add(handle: &Handle, ends: TunnelEnds) -> Result<(), NodeError> {
+    let name = name(ends.other);
+    handle.link().add(message(&name, ends)).execute().await?;
+    // Packets of another node's own processes come in here, and answers to them leave elsewhere.
+    if ends.other.is_ipv4() {
+        Sysctls::default().loosen_rp_filter(&name);
+    }
+    Ok(())
+}
+
+/// Brings a device up.
+pub(super) async fn raise(handle: &Handle, tunnel: PodTunnel) -> Result<(), NodeError> {
+    let mut link = LinkMessage::default();
+    link.header.index = tunnel.index;
+    link.header.flags = LinkFlags::Up;
+    link.header.change_mask = LinkFlags::Up;
+    Ok(handle.link().set(link).execute().await?)
+}
+
+/// Removes a device with its routes. One that is gone already is no error.
+pub(super) async fn remove(handle: &Handle, tunnel: PodTunnel) -> Result<(), NodeError> {
+    match handle.link().del(tunnel.index).execute().await {
+        Err(rtnetlink::Error::NetlinkError(error)) if error.raw_code() == -libc::ENODEV => Ok(()),
+        result => Ok(result?),
+    }
+}
+
+/// Returns the name of the device to a node: FNV-1a of the address, 48 bits of it, for 15 letters at most.
+fn name(other: IpAddr) -> String {
+    let octets = match other {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    };
+    let hash = octets.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    format!("{PREFIX}{:012x}", hash & 0xffff_ffff_ffff)
+}
+
+fn message(name: &str, ends: TunnelEnds) -> LinkMessage {
+    match (ends.own, ends.other) {
+        (IpAddr::V4(own), IpAddr::V4(other)) => {
+            LinkIpIp::new(name).local(own).remote(other).ttl(HOPS).up().build()
+        }
+        (own, other) => {
+            let v6 = |address| match address {
+                IpAddr::V4(address) => address.to_ipv6_mapped(),
+                IpAddr::V6(address) => address,
+            };
+            // The option for the limit would be another header in front of the inner packet.
+            LinkIp6Tnl::new(name)
+                .local(v6(own))
+                .remote(v6(other))
+                .ttl(HOPS)
+                .set_flag(Ip6TunnelFlags::IgnEncapLimit, true)
+                .up()
+                .build()
+        }
+    }
+}
+
+/// Reads a device that [`add`] has made. Others are not ours.
+fn decode(link: &LinkMessage) -> Option<(TunnelEnds, PodTunnel)> {
+    let (mut found, mut data, mut kind) = (None, None, None);
+    for attribute in &link.attributes {
+        match attribute {
+            LinkAttribute::IfName(name) => found = Some(name),
+            LinkAttribute::LinkInfo(parts) => {
+                for part in parts {
+                    match part {
+                        LinkInfo::Kind(of) => kind = Some(of),
+                        LinkInfo::Data(InfoData::IpTunnel(of)) => data = Some(of),
+                        _ => {}
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    let (mut own, mut other) = (None, None);
+    for part in data? {
+        match part {
+            InfoIpTunnel::Local(address) => own = Some(*address),
+            InfoIpTunnel::Remote(address) => other = Some(*address),
+            _ => {}
+        }
+    }
+    let ends = TunnelEnds { own: own?, other: other? };
+    let expected = if ends.other.is_ipv4() { InfoKind::IpIp } else { InfoKind::Ip6Tnl };
+    let is_ours = *kind? == expected && *found? == name(ends.other);
+    let is_up = link.header.flags.contains(LinkFlags::Up);
+    is_ours.then_some((ends, PodTunnel { index: link.header.index, is_up }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_of_ours_is_read_as_it_was_written_and_others_are_not() {
+        for (own, other) in [("172.30.0.11", "172.30.1.12"), ("2001:db8:a::11", "2001:db8:b::12")] {
+            let ends = TunnelEnds { own: own.parse().unwrap(), other: other.parse().unwrap() };
+            let name = name(ends.other);
+            assert_eq!(name.len(), 15, "{name}");
+            let (found, tunnel) = decode(&message(&name, ends)).unwrap();
+            assert_eq!((found, tunnel.is_up), (ends, true));
+            assert_eq!(decode(&message("tun-172301", ends)), None);
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Brings the kernel's routes to the wanted ones.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tracing::{info, warn};
+
+use super::{WantedRoutes, tunnels};
+use crate::node::{NodeError, OwnRoute, OwnRoutes, TunnelEnds, Via};
+
+/// Keeps the routes, and tells each failure once.
+#[derive(Default)]
+pub struct Keeper {
+    routes: Option<OwnRoutes>,
+    /// Why the kernel refuses a route.
+    refused: BTreeMap<OwnRoute, String>,
+    /// Why the kernel refuses a tunnel.
+    without_tunnel: BTreeMap<TunnelEnds, String>,
+    /// Why the routes can't be read.
+    failed: Option<String>,
+}
+
+impl Keeper {
+    /// Returns whether the kernel was asked and everything was done.
+    pub async fn try_keep(&mut self, wanted: WantedRoutes) -> bool {
+        let result = self.keep(wanted).await;
+        let failed = result.as_ref().err().map(ToString::to_string);
+        if let Some(error) = failed.as_ref().filter(|_| self.failed != failed) {
+            warn!(%error, "the routes of Millrace can't be read");
+        }
+        self.failed = failed;
+        if result.is_err() {
+            self.routes = None;
+        }
+        result.is_ok() && self.refused.is_empty() && self.without_tunnel.is_empty()
+    }
+
+    /// Removes what is not wanted first: a prefix may lead elsewhere now.
+    async fn keep(&mut self, mut wanted: WantedRoutes) -> Result<(), NodeError> {
+        let mut routes = match self.routes.take() {
+            Some(routes) => routes,
+            None => OwnRoutes::open()?,
+        };
+        let found = routes.list().await?;
+        if wanted.tunnels {
+            let reached = routes.to_nodes(tunnels::nodes(&wanted.routes)).await?;
+            wanted.routes = tunnels::choose(&wanted.routes, &found, &reached);
+        }
+        self.refused.retain(|route, _| wanted.routes.contains(route) || found.contains(route));
+        for route in found.iter().filter(|route| wanted.replaces(**route)) {
+            let result = routes.remove(*route).await;
+            self.tell(*route, "removed", result);
+        }
+        self.keep_tunnels(&mut routes, &wanted, &found).await?;
+        // A tunnel that was made anew had lost its routes.
+        let found = routes.list().await?;
+        for route in wanted.routes.difference(&found) {
+            let has_tunnel = |node| !self.without_tunnel.keys().any(|ends| ends.other == node);
+            if !matches!(route.via, Via::Tunnel(node) if !has_tunnel(node)) {
+                let result = routes.add(*route).await;
+                self.tell(*route, "added", result);
+            }
+        }
+        self.routes = Some(routes);
+        Ok(())
+    }
+
+    /// Keeps the tunnels of the wanted routes, and of present ones that stay.
+    async fn keep_tunnels(
+        &mut self,
+        routes: &mut OwnRoutes,
+        wanted: &WantedRoutes,
+        found: &BTreeSet<OwnRoute>,
+    ) -> Result<(), NodeError> {
+        let stay = found.iter().filter(|route| !wanted.replaces(**route));
+        let ends = tunnels::ends(wanted.routes.iter().chain(stay), &wanted.own);
+        let refused = routes.keep_tunnels(&ends).await?;
+        self.without_tunnel.retain(|ends, _| refused.contains_key(ends));
+        for (ends, error) in refused {
+            let why = error.to_string();
+            if self.without_tunnel.get(&ends) != Some(&why) {
+                let module = if ends.other.is_ipv4() { "ipip" } else { "ip6_tunnel" };
+                warn!(
+                    node = %ends.other, error = why,
+                    "the kernel makes no tunnel to this node, so its pods are not reached: the module {module} may be \
+                     missing (modprobe {module}), or another device has the same ends"
+                );
+                self.without_tunnel.insert(ends, why);
+            }
+        }
+        Ok(())
+    }
+
+    fn tell(&mut self, route: OwnRoute, done: &'static str, result: Result<(), NodeError>) {
+        let node = route.via.node().map(tracing::field::display);
+        let tunnel = matches!(route.via, Via::Tunnel(_));
+        let Err(error) = result else {
+            self.refused.remove(&route);
+            return info!(prefix = %route.prefix, node, tunnel, "route {done}");
+        };
+        let why = error.to_string();
+        if self.refused.get(&route) != Some(&why) {
+            let hint = match route.via {
+                Via::Gateway(_) => {
+                    "; the other node must be on a subnet of this one (--pod-routes ipip reaches the others), and no route of \
+                     others may have this metric"
+                }
+                Via::Tunnel(_) => "; no route of others may have this metric",
+                Via::Nowhere => "",
+            };
+            warn!(prefix = %route.prefix, node, tunnel, error = why, "the route is not {done}{hint}");
+            self.refused.insert(route, why);
+        }
+    }
+}
