@@ -82,18 +82,40 @@ fn run((mut command, log): (Command, PathBuf)) -> Result<()> {
     Ok(())
 }
 
-/// Begins to build the tests, of which this machine has no BPF object yet. So the agent can't be built, but all that it
-/// depends on can, while packages are installed and the object is linked.
-pub fn start_dependencies(workspace: &Workspace) -> Option<Child> {
-    if workspace.bpf_object().exists() {
-        return None;
+/// A build of all that the tests depend on, which goes on while packages are installed and the BPF object is linked.
+pub struct Dependencies {
+    build: Child,
+}
+
+impl Dependencies {
+    /// Begins, if one of these layers has tests of Rust and this machine has no BPF object yet. The agent can't be built
+    /// without one, but all that it depends on can.
+    pub fn start(workspace: &Workspace, layers: &[Layer]) -> Option<Self> {
+        let has_tests = layers.iter().any(|layer| !matches!(layer, Layer::Lint | Layer::Manifests));
+        if !has_tests || workspace.bpf_object().exists() {
+            return None;
+        }
+        let mut cargo = idle(workspace, workspace.cargo().get_program());
+        cargo.args(["build", "--workspace", "--tests", "--keep-going"]);
+        cargo.env("CARGO_TARGET_DIR", workspace.target());
+        // The layers build what is missing then, and tell why that fails.
+        let log = log(workspace, "dependencies").ok()?;
+        let build = with_output(&mut cargo, &log).ok()?.spawn().ok()?;
+        Some(Self { build })
     }
-    let mut cargo = idle(workspace, workspace.cargo().get_program());
-    cargo
-        .args(["build", "--workspace", "--tests", "--keep-going"])
-        .env("CARGO_TARGET_DIR", workspace.target());
-    let log = log(workspace, "dependencies").ok()?;
-    with_output(&mut cargo, &log).ok()?.spawn().ok()
+
+    /// Waits until it has built what it can. It fails in any case, for the BPF object.
+    pub fn wait(mut self) {
+        let _ = self.build.wait();
+    }
+}
+
+impl Drop for Dependencies {
+    /// Ends a build that nobody waits for. It would hold cargo's lock.
+    fn drop(&mut self) {
+        let _ = self.build.kill();
+        let _ = self.build.wait();
+    }
 }
 
 /// Returns a call that gets only the time that others leave.

@@ -9,7 +9,7 @@ mod tally;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use ahead::Ahead;
+use ahead::{Ahead, Dependencies};
 use anyhow::{Context, Result};
 use layer::Layer;
 pub use prepare::{PrepareArgs, prepare};
@@ -58,7 +58,7 @@ pub fn test(workspace: &Workspace, args: &Args) -> Result<ExitCode> {
     let start = Instant::now();
     let layers = if args.layer.is_empty() { Layer::ALL.to_vec() } else { args.layer.clone() };
     let needs: Vec<_> = layers.iter().flat_map(|layer| layer.needs()).copied().collect();
-    let dependencies = ahead::start_dependencies(workspace);
+    let dependencies = Dependencies::start(workspace, &layers);
     setup::ensure(workspace, &needs)?;
     let targets = test_targets(workspace)?;
     let mut rows = Vec::new();
@@ -71,8 +71,8 @@ pub fn test(workspace: &Workspace, args: &Args) -> Result<ExitCode> {
         rows.push(Row { title: "build", tally: Tally::FAILED, duration: Duration::ZERO });
         return Ok(report(&rows, start.elapsed()));
     }
-    if let Some(mut build) = dependencies {
-        build.wait().context("can't wait for cargo")?;
+    if let Some(dependencies) = dependencies {
+        dependencies.wait();
     }
     let mut ahead = Ahead::start(workspace, &layers);
     for layer in layers {
