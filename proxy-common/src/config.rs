@@ -56,6 +56,8 @@ pub mod global {
 pub const TAKES_IPIP: u32 = 1 << 0;
 /// Bit of `DSR_TAKES`: packets encapsulated in UDP (FoU).
 pub const TAKES_FOU: u32 = 1 << 1;
+/// Bit of `DSR_TAKES`: the kernel decapsulates packets for pods that other nodes encapsulate in IP (`--pod-routes ipip`).
+pub const TAKES_POD_PACKETS: u32 = 1 << 2;
 
 /// Index into AGENT: monotonic seconds of the agent's last heartbeat.
 pub const AGENT_HEARTBEAT: u32 = 0;

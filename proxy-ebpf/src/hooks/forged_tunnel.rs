@@ -11,7 +11,7 @@ use proxy_common::{Addr4, Addr6};
 
 use crate::header::{FRAGMENT_MASK, IcmpHeader, Ipv4, Ipv6, Ports, Udp, has_ports, is_extension, protocol};
 use crate::icmp::Icmp;
-use crate::maps::config::takes_fou;
+use crate::maps::config::{takes_fou, takes_pod_packets};
 use crate::maps::family::{Family, KeyOf};
 use crate::maps::v4::V4;
 use crate::maps::v6::V6;
@@ -43,7 +43,8 @@ pub fn is_forged<P: Packet, O: Family>(packet: P, payload: u32, key: &KeyOf<O>) 
         return false;
     }
     if key.protocol != protocol::UDP {
-        return carries_clients::<P>(packet, payload, key.protocol);
+        return is_for_kernel_of_node::<P, O>(&packet, &key.destination)
+            || carries_clients::<P>(packet, payload, key.protocol);
     }
     // Each segment behind the one header may hold another packet. Without FoU this may be an overlay on the
     // same port, such as kube-router's, so its segmented frames may leave.
@@ -57,6 +58,13 @@ pub fn is_forged<P: Packet, O: Family>(packet: P, payload: u32, key: &KeyOf<O>) 
     };
     let family = if header.version_and_length >> 4 == 4 { protocol::IPV4 } else { protocol::IPV6 };
     carries_clients::<P>(packet, inner, family)
+}
+
+/// Whether a node's kernel would decapsulate a pod's packet, whatever is in it, and believe that another node sent it. This
+/// node's own tunnels came in by no device.
+#[inline(always)]
+fn is_for_kernel_of_node<P: Packet, O: Family>(packet: &P, destination: &O::Address) -> bool {
+    takes_pod_packets() && packet.came_in_by() != 0 && peers::peer::<O>(destination) & PEER_NODE != 0
 }
 
 #[inline(always)]

@@ -4,7 +4,9 @@
 //! meaning: `proxy_common::config::global`.
 
 use aya_ebpf::Global;
-use proxy_common::config::{DEFAULT_MARK, DEFAULT_SNAT_PORTS, SHARE_ALONE, TAKES_FOU, TAKES_IPIP};
+use proxy_common::config::{
+    DEFAULT_MARK, DEFAULT_SNAT_PORTS, SHARE_ALONE, TAKES_FOU, TAKES_IPIP, TAKES_POD_PACKETS,
+};
 use proxy_common::timeouts::{LIMITS_ENTRIES, LIMITS_WORDS, Limits, Timeouts};
 use proxy_common::vip::VIP_CLUSTER_IP;
 
@@ -74,6 +76,12 @@ pub fn takes_ipip() -> bool {
 #[inline(always)]
 pub fn takes_fou() -> bool {
     DSR_TAKES.load() & TAKES_FOU != 0
+}
+
+/// Whether nodes' kernels decapsulate packets in IP for pods.
+#[inline(always)]
+pub fn takes_pod_packets() -> bool {
+    DSR_TAKES.load() & TAKES_POD_PACKETS != 0
 }
 
 /// Whether nodes share prefixes of outer source addresses.

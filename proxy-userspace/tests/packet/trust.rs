@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use millrace_lab::frame::{Extension, Frame, Icmp, Layer, flag, protocol};
 use millrace_lab::program::{Bed, DEVICE, Hook, Ingress, Outcome};
-use proxy_common::config::{DEFAULT_MARK, SHARE_OLDER, TAKES_FOU, TAKES_IPIP};
+use proxy_common::config::{DEFAULT_MARK, SHARE_OLDER, TAKES_FOU, TAKES_IPIP, TAKES_POD_PACKETS};
 use proxy_common::hop::Device;
 use proxy_common::verdict::Reason;
 use proxy_common::vip::{VIP_EXTERNAL, VIP_ON_NODE};
@@ -19,6 +19,7 @@ each_tunnel! {
     a_mark_alone_is_no_proof
     one_nodes_tunnel_to_another_is_forwarded_and_a_strangers_is_not
     tunnels_without_a_packet_for_us_leave_byte_for_byte
+    a_pods_packet_in_ip_for_the_kernel_of_a_node_does_not_leave
     a_forged_error_about_a_client_does_not_leave
     fragments_of_a_forged_tunnel_are_not_decapsulated
     source_ranges_hold_on_the_backends_node
@@ -195,6 +196,31 @@ fn tunnels_without_a_packet_for_us_leave_byte_for_byte(tunnel: Tunnel) {
     let layer = Layer::ip(tunnel.outer.node(1), tunnel.outer.node(2));
     let other_port = syn.encapsulated(layer).in_udp(4000, FOU_PORT + 1);
     leaves(&bed, &other_port, 0).assert_untouched().assert_counted(Reason::NotOurs);
+}
+
+/// With `--pod-routes ipip`, the other node's kernel would take the header off and believe all that is in it.
+fn a_pods_packet_in_ip_for_the_kernel_of_a_node_does_not_leave(tunnel: Tunnel) {
+    let bed = tunnel.load(Bed::builder().takes(TAKES_IPIP | TAKES_FOU | TAKES_POD_PACKETS));
+    install(tunnel, &bed);
+    let case = tunnel.case;
+    let to_pod = case.tcp(flag::SYN).with_destination(case.remote_pod(2));
+    let bare = Frame::ip(case.client().ip(), case.remote_pod(2).ip()).payload(vec![0; 40]);
+    let own = Ingress { is_own: true, ..Ingress::default() };
+    let pod = Case { family: tunnel.outer, ..case }.remote_pod(2).ip();
+    for inner in [to_pod, bare] {
+        for from in forgers(tunnel) {
+            let forged = tunnel.between(&inner, (from, tunnel.outer.node(2)), 77);
+            let outcome = leaves(&bed, &forged, 0);
+            match tunnel.encapsulation {
+                Encapsulation::Ipip => outcome.assert_dropped(Reason::ForgedTunnel),
+                // No kernel listens there.
+                Encapsulation::Fou => outcome.assert_untouched(),
+            };
+            // The node's own tunnels leave, and those between pods.
+            bed.run_with(Hook::TcEgress, &forged.build(), own).assert_untouched();
+            leaves(&bed, &tunnel.between(&inner, (from, pod), 77), 0).assert_untouched();
+        }
+    }
 }
 
 fn a_forged_error_about_a_client_does_not_leave(tunnel: Tunnel) {

@@ -240,7 +240,7 @@ impl Constants {
             (global::MARK_MASK, settings.mark.mask),
             (global::REJECT_UNKNOWN, settings.refusing_vips()),
             (global::DSR_FOU, u32::from(settings.dsr.encapsulation == Encapsulation::Fou)),
-            (global::DSR_TAKES, settings.dsr.takes()),
+            (global::DSR_TAKES, settings.takes()),
             (global::DSR_POD, u32::from(settings.dsr.dispatch == Dispatch::Pod)),
             (global::OUTER_SPREAD, u32::from(settings.dsr.outer_source.own == OwnSource::Spread)),
             (global::TC_DECAP_FLAGS, since(KernelVersion::new(6, 3, 0))),

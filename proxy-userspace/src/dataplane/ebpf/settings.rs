@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use proxy_common::config::{DEFAULT_SNAT_PORTS, TAKES_FOU, TAKES_IPIP};
+use proxy_common::config::{DEFAULT_SNAT_PORTS, TAKES_FOU, TAKES_IPIP, TAKES_POD_PACKETS};
 use proxy_common::timeouts::Timeouts;
 use proxy_common::vip::{VIP_CLUSTER_IP, VIP_EXTERNAL};
 
@@ -32,6 +32,8 @@ pub struct Settings {
     pub reject_unknown: RejectUnknown,
     /// How packets to other nodes are encapsulated.
     pub dsr: Dsr,
+    /// Whether kernels of nodes decapsulate packets for pods (`--pod-routes ipip`).
+    pub has_pod_tunnels: bool,
     /// The settings of the socket hooks.
     pub sockets: Sockets,
     /// Room in the maps.
@@ -50,6 +52,7 @@ impl Default for Settings {
             mark: Mark::default(),
             reject_unknown: RejectUnknown::default(),
             dsr: Dsr::default(),
+            has_pod_tunnels: false,
             sockets: Sockets::default(),
             sizes: Sizes::default(),
             share: Share::default(),
@@ -58,6 +61,12 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// Returns the accepted encapsulations, and whether pods' packets are among them, as `TAKES_*` bits.
+    pub(super) fn takes(&self) -> u32 {
+        let pods = if self.has_pod_tunnels { TAKES_POD_PACKETS } else { 0 };
+        self.dsr.taken().map(bit).fold(pods, |bits, bit| bits | bit)
+    }
+
     /// Returns the `VIP_*` bits of the addresses that refuse unknown ports.
     pub(super) const fn refusing_vips(&self) -> u32 {
         match self.reject_unknown {
@@ -99,11 +108,6 @@ impl Dsr {
     /// Returns the accepted encapsulations; the one that this node sends is first.
     pub fn taken(&self) -> impl Iterator<Item = Encapsulation> {
         [Some(self.encapsulation), self.also_taken].into_iter().flatten()
-    }
-
-    /// Returns the accepted encapsulations as `TAKES_*` bits.
-    pub(super) fn takes(&self) -> u32 {
-        self.taken().map(bit).fold(0, |bits, bit| bits | bit)
     }
 }
 
