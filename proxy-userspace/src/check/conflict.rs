@@ -9,6 +9,8 @@ use super::{Facts, Finding};
 use crate::config::Settings;
 use crate::dataplane::ebpf::{Chain, Side};
 use crate::dataplane::ipvs;
+use crate::model::Protocol;
+use crate::node;
 
 /// The device that kube-proxy's IPVS mode and ours have.
 const IPVS_DEVICE: &str = ipvs::DEVICE;
@@ -33,23 +35,13 @@ impl Others {
             kube_proxy: ipvs::traces_of_kube_proxy(),
             processes: processes("kube-proxy"),
             is_ipvs_ours: ipvs::is_here(),
-            listening: ["tcp", "tcp6"].into_iter().flat_map(|name| listening(&sockets(name))).collect(),
+            listening: node::listeners()
+                .into_iter()
+                .filter(|listener| listener.protocol == Protocol::Tcp)
+                .map(|listener| listener.address.port())
+                .collect(),
         }
     }
-}
-
-fn sockets(name: &str) -> String {
-    fs::read_to_string(format!("/proc/thread-self/net/{name}")).unwrap_or_default()
-}
-
-/// Returns the ports of the sockets that listen: state 0A.
-fn listening(sockets: &str) -> Vec<u16> {
-    let port = |line: &str| {
-        let mut words = line.split_whitespace().skip(1);
-        let port = words.next()?.rsplit_once(':')?.1;
-        (words.nth(1)? == "0A").then(|| u16::from_str_radix(port, 16).ok()).flatten()
-    };
-    sockets.lines().filter_map(port).collect()
 }
 
 /// Returns the processes of a program in this network namespace.
@@ -323,8 +315,5 @@ mod tests {
         };
         assert!(judged(taken, ports).found.starts_with("another process listens on port 10256"));
         assert_eq!(judged(|_| {}, ports).outcome, Outcome::Pass);
-        let text = "  sl  local_address rem_address   st\n   0: 00000000:2810 00000000:0000 0A 00000000:00000000\n\
-                    1: 0100007F:1F90 00000000:0000 01 00000000:00000000\n";
-        assert_eq!(listening(text), [10256]);
     }
 }

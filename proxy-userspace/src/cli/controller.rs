@@ -2,12 +2,12 @@
 
 use std::io;
 
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
-use tracing::info;
+use tracing::{error, info};
 
 use super::error::CliError;
 use super::{log, runtime};
+use crate::agent::stop_signal;
 use crate::config::ControllerArgs;
 use crate::controller::plan::Classes;
 use crate::controller::{self, Settings};
@@ -20,14 +20,11 @@ pub fn run(args: &ControllerArgs) -> Result<(), CliError> {
     runtime.spawn(level.follow_signal());
     runtime.block_on(async {
         let (stop, stopped) = watch::channel(());
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
         tokio::spawn(async move {
-            let name = tokio::select! {
-                _ = terminate.recv() => "SIGTERM",
-                _ = interrupt.recv() => "SIGINT",
-            };
-            info!(signal = name, "the controller stops; the addresses stay");
+            match stop_signal().await {
+                Ok(name) => info!(signal = name, "the controller stops; the addresses stay"),
+                Err(error) => error!(%error, "the controller stops, because it can't receive signals"),
+            }
             drop(stop);
         });
         Ok(controller::run(settings, stopped).await?)

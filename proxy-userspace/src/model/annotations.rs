@@ -45,7 +45,7 @@ const ANNOUNCE: Annotation = Annotation {
     name: "millrace.dev/announce",
     values: "l2 or none",
     flag: "--l2-announce",
-    effect: "Whether nodes answer for the Service's addresses on their links. l2 is no more than the flag's ranges say.",
+    effect: "Whether nodes announce the Service's addresses, on their links and by routes. l2 is no more than the flags' ranges say.",
 };
 const KUBE_ROUTER_DSR: Annotation = Annotation {
     name: "kube-router.io/service.dsr",

@@ -1,10 +1,11 @@
 //! The addresses of Services that nodes announce on their links, and the nodes that may.
 
+use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::{Candidates, Eligibility, Family, FrontendKind, List, Model, PortKey, Scope, ServicePort};
+use super::{Candidates, Eligibility, FrontendKind, List, Model, Scope, ServicePort};
 
 impl Model {
     /// Updates the addresses that nodes may announce.
@@ -28,9 +29,9 @@ impl Model {
             if !is_wanted.is_some_and(|spec| spec.overrides.announce.unwrap_or(true)) {
                 continue;
             }
-            for (address, list) in self.announced_by(key, port) {
-                let nodes = (list == List::Local).then(|| nodes_with_endpoints(port));
-                policies.entry(address).or_default().push(nodes);
+            let nodes = LazyCell::new(|| nodes_with_endpoints(port));
+            for (address, list) in self.announced_by(port) {
+                policies.entry(address).or_default().push((list == List::Local).then(|| nodes.clone()));
             }
         }
         policies.into_iter().map(|(address, policies)| (address, join(policies))).collect()
@@ -38,17 +39,12 @@ impl Model {
 
     /// Returns the addresses of a service port inside the ranges that are no node's own: the kernel of that
     /// node answers for those.
-    fn announced_by<'a>(
-        &'a self,
-        key: &'a PortKey,
-        port: &'a ServicePort,
-    ) -> impl Iterator<Item = (IpAddr, List)> + 'a {
+    fn announced_by<'a>(&'a self, port: &'a ServicePort) -> impl Iterator<Item = (IpAddr, List)> + 'a {
         let of_balancer = |kind| matches!(kind, FrontendKind::LoadBalancer | FrontendKind::ExternalIp);
         port.frontends
             .iter()
             .filter(move |frontend| frontend.scope == Scope::External && of_balancer(frontend.kind))
             .map(|frontend| (frontend.address.ip(), frontend.list))
-            .filter(move |(address, _)| Family::of(*address) == key.family)
             .filter(|(address, _)| self.settings.announced_ranges.iter().any(|range| range.contains(address)))
             .filter(|(address, _)| {
                 !self.environment.is_own(*address) && !self.environment.is_of_node(*address)
