@@ -20,6 +20,7 @@
 //! - [`program`]: the real programs, run on frames without any device.
 
 pub mod agent;
+pub mod announced;
 pub mod apiserver;
 mod authority;
 pub mod capture;

@@ -10,6 +10,7 @@
 )]
 #![allow(clippy::needless_pass_by_value, reason = "`json!` makes values")]
 
+mod announced;
 mod endpoints;
 mod events;
 mod failures;

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use millrace_lab::announced;
 use millrace_lab::cluster::Cluster;
 use millrace_lab::net::Netlink;
 use millrace_lab::process::output;
@@ -27,28 +28,12 @@ fn three_nodes() -> Result<Cluster> {
 
 /// Returns the nodes that answer for an address.
 fn holders(cluster: &Cluster, address: IpAddr) -> Result<BTreeSet<u8>> {
-    let mut holders = BTreeSet::new();
-    for node in cluster.bed().nodes() {
-        let items = cluster.proxy(node.number())?.items("announced")?;
-        if items.iter().any(|item| item["address"] == address.to_string()) {
-            holders.insert(node.number());
-        }
-    }
-    Ok(holders)
+    announced::holders(cluster, address, &[1, 2, 3])
 }
 
 /// Waits until one node among `nodes` answers for an address, and returns it.
 fn holder_among(cluster: &Cluster, address: IpAddr, nodes: &[u8]) -> Result<u8> {
-    let end = Instant::now() + LIMIT;
-    loop {
-        let found: Vec<u8> =
-            holders(cluster, address)?.into_iter().filter(|node| nodes.contains(node)).collect();
-        if let [one] = found[..] {
-            return Ok(one);
-        }
-        ensure!(Instant::now() < end, "{address} is answered by {found:?} of {nodes:?}");
-        sleep(Duration::from_millis(20));
-    }
+    announced::wait_for_holder(cluster, address, nodes, LIMIT)
 }
 
 fn others(node: u8) -> Vec<u8> {
