@@ -9,6 +9,7 @@
 )]
 #![allow(clippy::needless_pass_by_value, reason = "`json!` makes values")]
 
+mod addresses;
 mod clients;
 mod connectivity;
 mod document;
