@@ -23,7 +23,7 @@ use crate::dataplane::{Dataplane, Mode, change, ipvs};
 use crate::events;
 use crate::faces::{HttpServers, ServedState};
 use crate::model::{Desired, Model};
-use crate::node::{self, NodeError, NodeSettings};
+use crate::node::{self, NodeError, NodeSettings, PodRoutes};
 use crate::reconcile::{self, Channels, Intervals, Observer, Reconciler};
 use crate::routes::{RouteObserver, keep_routes};
 use crate::source::kubernetes::{KubernetesSettings, NodeParts};
@@ -162,7 +162,7 @@ pub async fn run(settings: Settings) -> Result<(), AgentError> {
     });
 
     let result = tokio::select! {
-        signal = stop_signal() => signal.map(|name| info!(signal = name, "the agent stops; the data path goes on")),
+        signal = stop_signal() => signal.map_err(AgentError::Signal).map(|name| info!(signal = name, "the agent stops; the data path goes on")),
         path = changed(config) => {
             info!(
                 file = %path.display(),
@@ -336,9 +336,10 @@ async fn changed(config: Option<ConfigFile>) -> PathBuf {
     }
 }
 
-async fn stop_signal() -> Result<&'static str, AgentError> {
-    let mut terminate = signal(SignalKind::terminate()).map_err(AgentError::Signal)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(AgentError::Signal)?;
+/// Waits until a person or the kubelet ends this process. Returns the signal's name.
+pub async fn stop_signal() -> io::Result<&'static str> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
     Ok(tokio::select! {
         _ = terminate.recv() => "SIGTERM",
         _ = interrupt.recv() => "SIGINT",
@@ -378,6 +379,7 @@ fn ebpf_settings(settings: &Settings, sizes: Sizes) -> ebpf::Settings {
         mark: settings.mark,
         reject_unknown: settings.reject_unknown,
         dsr: settings.dsr.clone(),
+        has_pod_tunnels: settings.routes.to_pods == PodRoutes::Ipip,
         sockets: Sockets {
             cgroup: settings.sockets.cgroup.clone().or_else(cgroup::mounted),
             ..settings.sockets.clone()

@@ -1,6 +1,7 @@
 //! Routing daemons of Debian: FRR and BIRD. The router's has a BGP session with each node's.
 
 use std::fs::{self, Permissions};
+use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
@@ -30,7 +31,7 @@ pub enum Daemon {
     Bird,
 }
 
-/// The daemons of one machine. They end when this is dropped.
+/// The daemons of one machine. They are killed when this is dropped.
 #[derive(Debug)]
 pub struct Speaker {
     _processes: Vec<Process>,
@@ -123,6 +124,7 @@ fn folder(bed: &Bed, machine: &str) -> Result<PathBuf> {
 fn bird(namespace: &Namespace, folder: &Path, config: &str) -> Result<Process> {
     let file = folder.join("bird.conf");
     fs::write(&file, config)?;
+    forget(&folder.join("bird.ctl"))?;
     let (file, control) = (file.display().to_string(), folder.join("bird.ctl").display().to_string());
     let arguments = ["-f", "-c", &file, "-s", &control].map(str::to_owned).to_vec();
     let process = Process::start(namespace, "/usr/sbin/bird".into(), arguments, &folder.join("bird.log"))?;
@@ -151,12 +153,22 @@ fn frr(namespace: &Namespace, folder: &Path, config: &str) -> Result<Vec<Process
         let arguments = arguments.map(str::to_owned).to_vec();
         Process::start(namespace, Path::new("/usr/lib/frr").join(daemon), arguments, &log)
     };
+    forget(&folder.join("zserv.api"))?;
+    forget(&folder.join("bgpd.vty"))?;
     let zebra = start("zebra")?;
     wait_for(&folder.join("zserv.api"), &log)?;
     let bgpd = start("bgpd")?;
     wait_for(&folder.join("bgpd.vty"), &log)?;
     // Last first: bgpd tells zebra that it ends.
     Ok(vec![bgpd, zebra])
+}
+
+/// Removes the socket of a daemon that was killed.
+fn forget(socket: &Path) -> Result<()> {
+    match fs::remove_file(socket) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error.into()),
+        _ => Ok(()),
+    }
 }
 
 fn wait_for(socket: &Path, log: &Path) -> Result<()> {

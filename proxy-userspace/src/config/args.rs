@@ -193,6 +193,12 @@ pub struct AgentArgs {
         value_delimiter = ','
     )]
     pub route_announce: Vec<IpNet>,
+    /// Route to this node's own range of pods, for routing daemons to announce [default: off]
+    ///
+    /// It leads nowhere, as those of `--route-announce` do: the routes to the pods themselves are longer. Network plugins
+    /// that have a bridge need none, because the bridge's subnet is a route of its own.
+    #[arg(long, help_heading = ANNOUNCEMENT, value_name = "on|off", value_parser = parse::on_off)]
+    pub route_announce_pods: Option<bool>,
     /// Routes to the pods of other nodes, by their addresses, where no network plugin has them [default: off]
     ///
     /// The ranges are the podCIDRs of the Nodes. `subnet` is for nodes that are all on one subnet. With `ipip`, packets to

@@ -50,6 +50,7 @@ pub fn settings(
         l2_devices: args.l2_devices.clone(),
         routes: RouteSettings {
             announced_ranges: args.route_announce.clone(),
+            own_pods: args.route_announce_pods.unwrap_or(false),
             to_pods: args.pod_routes.unwrap_or_default(),
         },
         timeouts: timeouts(args, file),

@@ -121,7 +121,7 @@ fn every_flag_is_heard() {
     let settings = resolve(
         "--hostname-override node-7 --uplinks eth0,eth1 --pod-interfaces cni0 --nodeport-addresses \
          10.0.0.0/8,2001:db8::/32 --cluster-cidr 10.244.0.0/16,fd00:244::/56 --cluster-ip-clients all --service-external-ip-range 192.0.2.0/24 --service-external-ip-range \
-         2001:db8:e::/64 --service-proxy-name edge --l2-announce 192.0.2.128/25,2001:db8:e::/64 --l2-devices eth* --route-announce 198.51.100.0/24 --pod-routes ipip --forwarding dsr --algorithm maglev --maglev-table-size 251 \
+         2001:db8:e::/64 --service-proxy-name edge --l2-announce 192.0.2.128/25,2001:db8:e::/64 --l2-devices eth* --route-announce 198.51.100.0/24 --route-announce-pods on --pod-routes ipip --forwarding dsr --algorithm maglev --maglev-table-size 251 \
          --flow-table-size 4096 --timeout-syn 1 --timeout-established 2 --timeout-closing 3 --timeout-udp 4 \
          --reject-unknown-ports all --dsr-encap fou --dsr-dispatch pod --dsr-outer-source 172.16.9.1/16,2001:db8:f0::/48 --snat-ports 20000-20999 --socket-lb host --bind-protection off --cgroup-path /cgroup --fwmark 0x10/255 --bpffs-path /bpf --xdp generic --proxy-mode ebpf --min-sync-interval 5 \
          --max-sync-interval 6 --conntrack-max-per-core 9 --conntrack-min 10 --conntrack-tcp-timeout-established 2h \
@@ -143,7 +143,11 @@ fn every_flag_is_heard() {
     };
     assert_eq!(settings.model, model);
     assert_eq!(settings.l2_announce, model.announced_ranges[..2]);
-    let routes = RouteSettings { announced_ranges: vec![range("198.51.100.0/24")], to_pods: PodRoutes::Ipip };
+    let routes = RouteSettings {
+        announced_ranges: vec![range("198.51.100.0/24")],
+        own_pods: true,
+        to_pods: PodRoutes::Ipip,
+    };
     assert_eq!(settings.routes, routes);
     assert_eq!(settings.l2_devices, [DevicePattern::new("eth*").unwrap()]);
     assert_eq!(settings.uplinks, ["eth0", "eth1"]);

@@ -107,6 +107,7 @@ fn own_configuration(settings: &Settings) -> Value {
         "l2Announce": settings.l2_announce,
         "l2Devices": settings.l2_devices.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "routeAnnounce": settings.routes.announced_ranges,
+        "routeAnnouncePods": settings.routes.own_pods,
         "podRoutes": settings.routes.to_pods.name(),
         "uplinks": settings.uplinks,
         "flowTableSize": settings.flow_table_size,

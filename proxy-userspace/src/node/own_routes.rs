@@ -13,20 +13,23 @@ use tokio::task::JoinHandle;
 
 use super::NodeError;
 use super::decode::{OUR_PROTOCOL, ip};
-use super::pod_tunnels::{self, PodTunnel, TunnelEnds};
+use super::pod_tunnels::{self, Links, PodTunnel, TunnelEnds};
 use super::query;
 use super::state::Route;
 
 /// The metric of our routes: any route that a person or another program sets without one is preferred.
 const METRIC: u32 = 4096;
 
-type Tunnels = BTreeMap<TunnelEnds, PodTunnel>;
+/// Tunnels by their ends.
+pub type Tunnels = BTreeMap<TunnelEnds, PodTunnel>;
 
 /// The settings of routes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RouteSettings {
     /// Prefixes of the addresses that get a route while this node serves them, for routing daemons to announce.
     pub announced_ranges: Vec<IpNet>,
+    /// Whether this node's own range of pods gets such a route, too.
+    pub own_pods: bool,
     /// The routes to the pods of other nodes.
     pub to_pods: PodRoutes,
 }
@@ -74,8 +77,13 @@ pub enum Via {
     Nowhere,
     /// To a node on a subnet of this one.
     Gateway(IpAddr),
-    /// To a node behind a router: packets are encapsulated to its address, of the prefix's family.
-    Tunnel(IpAddr),
+    /// To a node behind a router: packets are encapsulated to its address.
+    Tunnel {
+        /// The node's address, of the prefix's family.
+        node: IpAddr,
+        /// This node's address in packets of its own.
+        source: IpAddr,
+    },
 }
 
 impl Via {
@@ -84,7 +92,7 @@ impl Via {
     pub const fn node(self) -> Option<IpAddr> {
         match self {
             Self::Nowhere => None,
-            Self::Gateway(address) | Self::Tunnel(address) => Some(address),
+            Self::Gateway(node) | Self::Tunnel { node, .. } => Some(node),
         }
     }
 }
@@ -94,8 +102,8 @@ impl Via {
 pub struct OwnRoutes {
     handle: Handle,
     connection: JoinHandle<()>,
-    /// The tunnels at the last look.
-    tunnels: Tunnels,
+    /// The devices at the last look.
+    links: Links,
 }
 
 impl OwnRoutes {
@@ -105,12 +113,12 @@ impl OwnRoutes {
         // The kernel then looks through the table alone, which may have a million routes of others.
         let socket = connection.socket_mut().socket_mut();
         socket.set_netlink_get_strict_chk(true).map_err(NodeError::Open)?;
-        Ok(Self { handle, connection: tokio::spawn(connection), tunnels: Tunnels::new() })
+        Ok(Self { handle, connection: tokio::spawn(connection), links: Links::default() })
     }
 
     /// Returns all of our routes.
     pub async fn list(&mut self) -> Result<BTreeSet<OwnRoute>, NodeError> {
-        self.find_tunnels().await?;
+        self.links = pod_tunnels::list(&self.handle).await?;
         let mut routes = BTreeSet::new();
         for mut message in
             [RouteMessageBuilder::<Ipv4Addr>::new().build(), RouteMessageBuilder::<Ipv6Addr>::new().build()]
@@ -119,7 +127,7 @@ impl OwnRoutes {
             message.header.kind = RouteType::Unspec;
             let mut dump = pin!(self.handle.route().get(message).execute());
             while let Some(message) = dump.try_next().await? {
-                routes.extend(decode(&message, &self.tunnels));
+                routes.extend(decode(&message, self.tunnels()));
             }
         }
         Ok(routes)
@@ -127,37 +135,48 @@ impl OwnRoutes {
 
     /// Adds a route. An error if another one of the same prefix and metric is there, or if its tunnel is not.
     pub async fn add(&self, route: OwnRoute) -> Result<(), NodeError> {
-        Ok(self.handle.route().add(encode(route, &self.tunnels)).execute().await?)
+        Ok(self.handle.route().add(encode(route, self.tunnels())).execute().await?)
     }
 
-    /// Keeps these tunnels, and no others of ours. Returns those that the kernel refuses.
+    /// Returns the tunnels at the last look.
+    #[must_use]
+    pub fn tunnels(&self) -> &Tunnels {
+        &self.links.tunnels
+    }
+
+    /// Returns the MTU of a device at the last look, in bytes.
+    #[must_use]
+    pub fn mtu_of(&self, device: u32) -> Option<u32> {
+        self.links.mtus.get(&device).copied()
+    }
+
+    /// Keeps these tunnels, and no others of ours. Each has the largest packet on the way to the other node, in bytes, if that
+    /// is known. Returns the tunnels that the kernel refuses.
     pub async fn keep_tunnels(
         &mut self,
-        wanted: &BTreeSet<TunnelEnds>,
+        wanted: &BTreeMap<TunnelEnds, Option<u32>>,
     ) -> Result<BTreeMap<TunnelEnds, NodeError>, NodeError> {
+        let present = self.tunnels().clone();
         // A tunnel from a former address of this node has the name of the wanted one.
-        for (ends, tunnel) in pod_tunnels::list(&self.handle).await? {
-            if !wanted.contains(&ends) {
-                pod_tunnels::remove(&self.handle, tunnel).await?;
-            }
+        for (_, tunnel) in present.iter().filter(|(ends, _)| !wanted.contains_key(ends)) {
+            pod_tunnels::remove(&self.handle, *tunnel).await?;
         }
-        self.find_tunnels().await?;
         let mut refused = BTreeMap::new();
-        for ends in wanted {
-            let done = match self.tunnels.get(ends) {
+        for (ends, below) in wanted {
+            let mtu = below.map(|below| pod_tunnels::inner_mtu(ends.other, below));
+            let done = match present.get(ends) {
                 None => pod_tunnels::add(&self.handle, *ends).await,
-                Some(tunnel) if !tunnel.is_up => pod_tunnels::raise(&self.handle, *tunnel).await,
-                Some(_) => Ok(()),
+                Some(tunnel) => pod_tunnels::correct(&self.handle, *tunnel, mtu).await,
             };
             refused.extend(done.err().map(|error| (*ends, error)));
         }
-        self.find_tunnels().await?;
         Ok(refused)
     }
 
-    async fn find_tunnels(&mut self) -> Result<(), NodeError> {
-        self.tunnels = pod_tunnels::list(&self.handle).await?;
-        Ok(())
+    /// Returns the addresses of this node's devices.
+    pub async fn addresses(&self) -> Result<BTreeSet<IpAddr>, NodeError> {
+        let state = query::dump_addresses(&self.handle).await?;
+        Ok(state.addresses.into_iter().map(|(_, address)| address).collect())
     }
 
     /// Returns the kernel's route to each node that has one.
@@ -170,7 +189,7 @@ impl OwnRoutes {
 
     /// Removes a route of ours. One that is gone already is no error.
     pub async fn remove(&self, route: OwnRoute) -> Result<(), NodeError> {
-        match self.handle.route().del(encode(route, &self.tunnels)).execute().await {
+        match self.handle.route().del(encode(route, self.tunnels())).execute().await {
             Err(rtnetlink::Error::NetlinkError(error)) if error.raw_code() == -libc::ESRCH => Ok(()),
             result => Ok(result?),
         }
@@ -191,7 +210,7 @@ pub async fn remove_own_routes() -> Result<BTreeSet<OwnRoute>, NodeError> {
     for route in &found {
         failed = routes.remove(*route).await.err().or(failed);
     }
-    failed = routes.keep_tunnels(&BTreeSet::new()).await.err().or(failed);
+    failed = routes.keep_tunnels(&BTreeMap::new()).await.err().or(failed);
     failed.map_or(Ok(found), Err)
 }
 
@@ -211,7 +230,8 @@ fn encode(route: OwnRoute, tunnels: &Tunnels) -> RouteMessage {
     match route.via {
         Via::Nowhere => {}
         Via::Gateway(node) => message.attributes.push(RouteAttribute::Gateway(node.into())),
-        Via::Tunnel(node) => {
+        Via::Tunnel { node, source } => {
+            message.attributes.push(RouteAttribute::PrefSource(source.into()));
             let tunnel = tunnels.iter().find(|(ends, _)| ends.other == node);
             message.attributes.extend(tunnel.map(|(_, tunnel)| RouteAttribute::Oif(tunnel.index)));
         }
@@ -226,16 +246,22 @@ fn decode(message: &RouteMessage, tunnels: &Tunnels) -> Option<OwnRoute> {
         let tunnel = tunnels.iter().find(|(_, tunnel)| tunnel.index == device);
         tunnel.map(|(ends, _)| ends.other)
     };
-    let (mut destination, mut via, mut metric) = (None, Via::Nowhere, None);
+    let (mut destination, mut gateway, mut device, mut source, mut metric) = (None, None, None, None, None);
     for attribute in &message.attributes {
         match attribute {
             RouteAttribute::Destination(found) => destination = ip(found),
-            RouteAttribute::Gateway(found) => via = ip(found).map_or(via, Via::Gateway),
-            RouteAttribute::Oif(device) => via = by_tunnel(*device).map_or(via, Via::Tunnel),
+            RouteAttribute::Gateway(found) => gateway = ip(found),
+            RouteAttribute::Oif(found) => device = by_tunnel(*found),
+            RouteAttribute::PrefSource(found) => source = ip(found),
             RouteAttribute::Priority(found) => metric = Some(*found),
             _ => {}
         }
     }
+    let via = match (gateway, device, source) {
+        (Some(node), _, _) => Via::Gateway(node),
+        (None, Some(node), Some(source)) => Via::Tunnel { node, source },
+        _ => Via::Nowhere,
+    };
     let expected = if via == Via::Nowhere { RouteType::BlackHole } else { RouteType::Unicast };
     let is_ours = protocol == OUR_PROTOCOL
         && table == RouteHeader::RT_TABLE_MAIN
@@ -261,16 +287,19 @@ mod tests {
         let node = |text: &str| text.parse::<IpAddr>().unwrap();
         let tunnels = [("172.30.0.11", "172.30.1.13", 7), ("2001:db8:a::11", "2001:db8:b::13", 8)];
         let tunnels = tunnels.map(|(own, other, index)| {
-            (TunnelEnds { own: node(own), other: node(other) }, PodTunnel { index, is_up: true })
+            (TunnelEnds { own: node(own), other: node(other) }, PodTunnel { index, is_up: true, mtu: None })
         });
         let tunnels = Tunnels::from(tunnels);
         for route in [
             route("203.0.113.7/32", Via::Nowhere),
             route("10.244.2.0/24", Via::Gateway(node("172.30.0.12"))),
-            route("10.244.3.0/24", Via::Tunnel(node("172.30.1.13"))),
+            route("10.244.3.0/24", Via::Tunnel { node: node("172.30.1.13"), source: node("10.244.1.1") }),
             route("2001:db8:e::7/128", Via::Nowhere),
             route("2001:db8:f:2::/64", Via::Gateway(node("2001:db8:a::12"))),
-            route("2001:db8:f:3::/64", Via::Tunnel(node("2001:db8:b::13"))),
+            route(
+                "2001:db8:f:3::/64",
+                Via::Tunnel { node: node("2001:db8:b::13"), source: node("2001:db8:a::11") },
+            ),
         ] {
             let mut message = encode(route, &tunnels);
             assert_eq!(decode(&message, &tunnels), Some(route));

@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use std::pin::pin;
 
 use futures_util::TryStreamExt;
+use rtnetlink::packet_route::IpProtocol;
 use rtnetlink::packet_route::link::{
     InfoData, InfoIpTunnel, InfoKind, Ip6TunnelFlags, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
 };
@@ -19,6 +20,10 @@ use super::sysctl::Sysctls;
 
 /// The first letters of a device's name. A hash of the other node's address follows.
 const PREFIX: &str = "mr-";
+/// The letters of the hash.
+const HASH: usize = 12;
+/// The least MTU of a device: every IPv6 link has it (RFC 8200, section 5).
+const LEAST_MTU: u32 = 1280;
 /// The hop limit of outer headers. Without one they have the inner one's, and a traceroute would end between the nodes.
 const HOPS: u8 = 64;
 
@@ -38,19 +43,43 @@ pub struct PodTunnel {
     pub index: u32,
     /// Whether it is administratively up. Its routes are gone if it is not.
     pub is_up: bool,
+    /// Its largest packet, in bytes, without the outer header.
+    pub mtu: Option<u32>,
+}
+
+/// The devices of this network namespace.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Links {
+    /// Ours.
+    pub tunnels: BTreeMap<TunnelEnds, PodTunnel>,
+    /// The MTU of each device, in bytes, by interface index.
+    pub mtus: BTreeMap<u32, u32>,
 }
 
 /// Returns the present devices.
-pub(super) async fn list(handle: &Handle) -> Result<BTreeMap<TunnelEnds, PodTunnel>, NodeError> {
-    let mut tunnels = BTreeMap::new();
+pub(super) async fn list(handle: &Handle) -> Result<Links, NodeError> {
+    let mut links = Links::default();
     let mut dump = pin!(handle.link().get().execute());
     while let Some(link) = dump.try_next().await? {
-        tunnels.extend(decode(&link));
+        links.tunnels.extend(decode(&link));
+        links.mtus.extend(mtu_of(&link).map(|mtu| (link.header.index, mtu)));
     }
-    Ok(tunnels)
+    Ok(links)
 }
 
-/// Makes a device, and brings it up. Its MTU follows from that of the device below.
+/// Returns the MTU of a device whose outer packets may have `below` bytes.
+pub(super) fn inner_mtu(other: IpAddr, below: u32) -> u32 {
+    let outer = if other.is_ipv4() { 20 } else { 40 };
+    below.saturating_sub(outer).max(LEAST_MTU)
+}
+
+/// Returns whether a device has the name of one of ours.
+pub(super) fn is_pod_tunnel(name: &str) -> bool {
+    let hash = name.strip_prefix(PREFIX);
+    hash.is_some_and(|hash| hash.len() == HASH && hash.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
+/// Makes a device, and brings it up. The kernel gives it an MTU by that of the device below.
 pub(super) async fn add(handle: &Handle, ends: TunnelEnds) -> Result<(), NodeError> {
     let name = name(ends.other);
     handle.link().add(message(&name, ends)).execute().await?;
@@ -61,12 +90,17 @@ pub(super) async fn add(handle: &Handle, ends: TunnelEnds) -> Result<(), NodeErr
     Ok(())
 }
 
-/// Brings a device up.
-pub(super) async fn raise(handle: &Handle, tunnel: PodTunnel) -> Result<(), NodeError> {
+/// Brings a device up if it is not, and gives it this MTU.
+pub(super) async fn correct(handle: &Handle, tunnel: PodTunnel, mtu: Option<u32>) -> Result<(), NodeError> {
+    let mtu = mtu.filter(|mtu| Some(*mtu) != tunnel.mtu);
+    if tunnel.is_up && mtu.is_none() {
+        return Ok(());
+    }
     let mut link = LinkMessage::default();
     link.header.index = tunnel.index;
     link.header.flags = LinkFlags::Up;
     link.header.change_mask = LinkFlags::Up;
+    link.attributes.extend(mtu.map(LinkAttribute::Mtu));
     Ok(handle.link().set(link).execute().await?)
 }
 
@@ -87,7 +121,7 @@ fn name(other: IpAddr) -> String {
     let hash = octets.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     });
-    format!("{PREFIX}{:012x}", hash & 0xffff_ffff_ffff)
+    format!("{PREFIX}{:0HASH$x}", hash & 0xffff_ffff_ffff)
 }
 
 fn message(name: &str, ends: TunnelEnds) -> LinkMessage {
@@ -106,6 +140,7 @@ fn message(name: &str, ends: TunnelEnds) -> LinkMessage {
                 .remote(v6(other))
                 .ttl(HOPS)
                 .set_flag(Ip6TunnelFlags::IgnEncapLimit, true)
+                .protocol(IpProtocol::Ipv6)
                 .up()
                 .build()
         }
@@ -142,7 +177,14 @@ fn decode(link: &LinkMessage) -> Option<(TunnelEnds, PodTunnel)> {
     let expected = if ends.other.is_ipv4() { InfoKind::IpIp } else { InfoKind::Ip6Tnl };
     let is_ours = *kind? == expected && *found? == name(ends.other);
     let is_up = link.header.flags.contains(LinkFlags::Up);
-    is_ours.then_some((ends, PodTunnel { index: link.header.index, is_up }))
+    is_ours.then_some((ends, PodTunnel { index: link.header.index, is_up, mtu: mtu_of(link) }))
+}
+
+fn mtu_of(link: &LinkMessage) -> Option<u32> {
+    link.attributes.iter().find_map(|attribute| match attribute {
+        LinkAttribute::Mtu(mtu) => Some(*mtu),
+        _ => None,
+    })
 }
 
 #[cfg(test)]
@@ -154,10 +196,18 @@ mod tests {
         for (own, other) in [("172.30.0.11", "172.30.1.12"), ("2001:db8:a::11", "2001:db8:b::12")] {
             let ends = TunnelEnds { own: own.parse().unwrap(), other: other.parse().unwrap() };
             let name = name(ends.other);
-            assert_eq!(name.len(), 15, "{name}");
+            assert!(name.len() == 15 && is_pod_tunnel(&name), "{name}");
             let (found, tunnel) = decode(&message(&name, ends)).unwrap();
             assert_eq!((found, tunnel.is_up), (ends, true));
             assert_eq!(decode(&message("tun-172301", ends)), None);
         }
+        assert!(!is_pod_tunnel("mr-0") && !is_pod_tunnel("mr-backup-link0"));
+    }
+
+    #[test]
+    fn a_device_leaves_room_for_the_outer_header() {
+        let mtu = |other: &str, below| inner_mtu(other.parse().unwrap(), below);
+        assert_eq!([mtu("172.30.1.12", 1500), mtu("2001:db8:b::12", 9000)], [1480, 8960]);
+        assert_eq!(mtu("172.30.1.12", 1280), 1280);
     }
 }

@@ -6,7 +6,7 @@ use std::pin::pin;
 
 use futures_util::{Stream, TryStreamExt};
 use rtnetlink::packet_route::RouteNetlinkMessage;
-use rtnetlink::packet_route::route::RouteMessage;
+use rtnetlink::packet_route::route::{RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType};
 use rtnetlink::{Handle, RouteMessageBuilder};
 
 use super::NodeError;
@@ -27,6 +27,13 @@ pub async fn dump(handle: &Handle) -> Result<NodeState, NodeError> {
     Ok(state)
 }
 
+/// Reads the addresses of all devices, and nothing else.
+pub async fn dump_addresses(handle: &Handle) -> Result<NodeState, NodeError> {
+    let mut state = NodeState::default();
+    take(&mut state, handle.address().get().execute(), RouteNetlinkMessage::NewAddress).await?;
+    Ok(state)
+}
+
 /// Returns the kernel's route to each target, by its policy rules.
 pub async fn routes(
     handle: &Handle,
@@ -42,10 +49,15 @@ pub async fn routes(
 }
 
 async fn lookup(handle: &Handle, target: IpAddr) -> Result<Option<Route>, NodeError> {
-    let message: RouteMessage = match target {
+    let mut message: RouteMessage = match target {
         IpAddr::V4(target) => RouteMessageBuilder::<Ipv4Addr>::new().destination_prefix(target, 32).build(),
         IpAddr::V6(target) => RouteMessageBuilder::<Ipv6Addr>::new().destination_prefix(target, 128).build(),
     };
+    // A socket with strict checks refuses a question that has more than the destination.
+    message.header.table = RouteHeader::RT_TABLE_UNSPEC;
+    message.header.protocol = RouteProtocol::Unspec;
+    message.header.scope = RouteScope::Universe;
+    message.header.kind = RouteType::Unspec;
     let mut answer = pin!(handle.route().get(message).execute());
     match answer.try_next().await {
         Ok(message) => Ok(message.as_ref().and_then(decode::route)),

@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use super::pattern::DevicePattern;
+use super::pod_tunnels::is_pod_tunnel;
 use super::state::{Device, DeviceKind, NodeState, Resolution};
 
 /// The devices to attach to, and the routes to other nodes: the node module's output, the data
@@ -250,8 +251,10 @@ fn is_uplink(
     if device.kind == DeviceKind::Loopback || is_own_tunnel(device) {
         return false;
     }
-    if !settings.uplinks.is_empty() {
-        return settings.uplinks.contains(&device.name);
+    // Nobody can name these in `--uplinks`: their names are hashes.
+    let is_pod_tunnel = device.kind == DeviceKind::Overlay && is_pod_tunnel(&device.name);
+    if is_pod_tunnel || !settings.uplinks.is_empty() {
+        return is_pod_tunnel && device.up || settings.uplinks.contains(&device.name);
     }
     let has_node_address =
         || state.addresses.iter().any(|(device, address)| *device == index && targets.contains(address));

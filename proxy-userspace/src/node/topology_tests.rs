@@ -251,3 +251,18 @@ fn what_leaves_translated_has_the_nodes_own_address() {
     state.addresses.insert((4, ip("172.17.0.1")));
     assert_eq!(source(&state, 4), Some("172.17.0.1".parse().unwrap()));
 }
+
+#[test]
+fn a_tunnel_to_pods_of_another_node_is_an_uplink_whatever_the_user_names() {
+    let (mut state, targets) = node();
+    let tunnel = Device { mac: None, ..device("mr-0123456789ab", DeviceKind::Overlay) };
+    state.devices.insert(7, tunnel.clone());
+    state.devices.insert(8, Device { name: "wg0".to_owned(), ..tunnel.clone() });
+    state.devices.insert(9, Device { name: "mr-ba9876543210".to_owned(), up: false, ..tunnel });
+    let named = NodeSettings { uplinks: ["eth0".to_owned()].into(), ..settings() };
+    for (settings, uplinks) in [(named, [true, false, false]), (settings(), [true, true, false])] {
+        let topology = topology(&state, &settings, &targets);
+        let found = [7, 8, 9].map(|index| topology.devices.get(&index).is_some_and(AttachTarget::is_uplink));
+        assert_eq!(found, uplinks);
+    }
+}

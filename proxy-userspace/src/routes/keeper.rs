@@ -1,11 +1,13 @@
 //! Brings the kernel's routes to the wanted ones.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem::replace;
+use std::net::IpAddr;
 
 use tracing::{info, warn};
 
 use super::{WantedRoutes, tunnels};
-use crate::node::{NodeError, OwnRoute, OwnRoutes, TunnelEnds, Via};
+use crate::node::{NodeError, OwnRoute, OwnRoutes, Route, TunnelEnds, Via};
 
 /// Keeps the routes, and tells each failure once.
 #[derive(Default)]
@@ -13,6 +15,8 @@ pub struct Keeper {
     routes: Option<OwnRoutes>,
     /// Why the kernel refuses a route.
     refused: BTreeMap<OwnRoute, String>,
+    /// The tunnels of the last look's routes.
+    former: BTreeSet<TunnelEnds>,
     /// Why the kernel refuses a tunnel.
     without_tunnel: BTreeMap<TunnelEnds, String>,
     /// Why the routes can't be read.
@@ -41,21 +45,23 @@ impl Keeper {
             None => OwnRoutes::open()?,
         };
         let found = routes.list().await?;
+        let mut reached = BTreeMap::new();
         if wanted.tunnels {
-            let reached = routes.to_nodes(tunnels::nodes(&wanted.routes)).await?;
-            wanted.routes = tunnels::choose(&wanted.routes, &found, &reached);
+            reached = routes.to_nodes(tunnels::nodes(&wanted.routes)).await?;
+            let sources = wanted.own.sources(&routes.addresses().await?);
+            wanted.routes = tunnels::choose(&wanted.routes, &found, &reached, &sources);
         }
         self.refused.retain(|route, _| wanted.routes.contains(route) || found.contains(route));
         for route in found.iter().filter(|route| wanted.replaces(**route)) {
             let result = routes.remove(*route).await;
             self.tell(*route, "removed", result);
         }
-        self.keep_tunnels(&mut routes, &wanted, &found).await?;
+        self.keep_tunnels(&mut routes, &wanted, &found, &reached).await?;
         // A tunnel that was made anew had lost its routes.
         let found = routes.list().await?;
         for route in wanted.routes.difference(&found) {
-            let has_tunnel = |node| !self.without_tunnel.keys().any(|ends| ends.other == node);
-            if !matches!(route.via, Via::Tunnel(node) if !has_tunnel(node)) {
+            let has_tunnel = |to| routes.tunnels().keys().any(|ends| ends.other == to);
+            if !matches!(route.via, Via::Tunnel { node, .. } if !has_tunnel(node)) {
                 let result = routes.add(*route).await;
                 self.tell(*route, "added", result);
             }
@@ -64,16 +70,28 @@ impl Keeper {
         Ok(())
     }
 
-    /// Keeps the tunnels of the wanted routes, and of present ones that stay.
+    /// Keeps the tunnels of the wanted routes, of present ones that stay, and for one more look those that were wanted
+    /// before: the other node may still send by them.
     async fn keep_tunnels(
         &mut self,
         routes: &mut OwnRoutes,
         wanted: &WantedRoutes,
         found: &BTreeSet<OwnRoute>,
+        reached: &BTreeMap<IpAddr, Route>,
     ) -> Result<(), NodeError> {
         let stay = found.iter().filter(|route| !wanted.replaces(**route));
-        let ends = tunnels::ends(wanted.routes.iter().chain(stay), &wanted.own);
-        let refused = routes.keep_tunnels(&ends).await?;
+        let ends = tunnels::ends(wanted.routes.iter().chain(stay), &wanted.own, routes.tunnels());
+        let is_needed = |other| wanted.routes.iter().any(|route| route.via.node() == Some(other));
+        let former = replace(&mut self.former, ends.clone());
+        let former = former
+            .into_iter()
+            .filter(|former| is_needed(former.other) && !ends.iter().any(|ends| ends.other == former.other));
+        let below = |ends: &TunnelEnds| {
+            let way = reached.get(&ends.other)?;
+            way.mtu.into_iter().chain(routes.mtu_of(way.device)).min()
+        };
+        let kept = ends.iter().copied().chain(former).map(|ends| (ends, below(&ends))).collect();
+        let refused = routes.keep_tunnels(&kept).await?;
         self.without_tunnel.retain(|ends, _| refused.contains_key(ends));
         for (ends, error) in refused {
             let why = error.to_string();
@@ -82,7 +100,7 @@ impl Keeper {
                 warn!(
                     node = %ends.other, error = why,
                     "the kernel makes no tunnel to this node, so its pods are not reached: the module {module} may be \
-                     missing (modprobe {module}), or another device has the same ends"
+                     missing (modprobe {module}), or another device has the same ends or the same name"
                 );
                 self.without_tunnel.insert(ends, why);
             }
@@ -92,7 +110,7 @@ impl Keeper {
 
     fn tell(&mut self, route: OwnRoute, done: &'static str, result: Result<(), NodeError>) {
         let node = route.via.node().map(tracing::field::display);
-        let tunnel = matches!(route.via, Via::Tunnel(_));
+        let tunnel = matches!(route.via, Via::Tunnel { .. });
         let Err(error) = result else {
             self.refused.remove(&route);
             return info!(prefix = %route.prefix, node, tunnel, "route {done}");
@@ -104,7 +122,7 @@ impl Keeper {
                     "; the other node must be on a subnet of this one (--pod-routes ipip reaches the others), and no route of \
                      others may have this metric"
                 }
-                Via::Tunnel(_) => "; no route of others may have this metric",
+                Via::Tunnel { .. } => "; no route of others may have this metric",
                 Via::Nowhere => "",
             };
             warn!(prefix = %route.prefix, node, tunnel, error = why, "the route is not {done}{hint}");

@@ -1,5 +1,5 @@
-//! Keeps routes in the main table: to addresses of Services, for routing daemons to announce, and to the pods of other
-//! nodes.
+//! Keeps routes in the main table: to addresses of Services and to this node's pods, for routing daemons to announce, and
+//! to the pods of other nodes.
 //!
 //! A daemon such as FRR or BIRD announces what it finds in the kernel. So a route to an address is there only while this
 //! node serves the address. It leads nowhere: the programs take packets of Services before the kernel routes them (decision
@@ -10,13 +10,14 @@ mod plan;
 mod tunnels;
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::sleep;
 
 use self::keeper::Keeper;
+use self::tunnels::OwnEnd;
+use crate::model::Desired;
 use crate::node::{OwnRoute, PodRoutes, RouteSettings, Via};
 use crate::reconcile::{Observer, Synced};
 
@@ -29,8 +30,7 @@ pub struct WantedRoutes {
     routes: BTreeSet<OwnRoute>,
     /// Whether nodes behind a router are reached by tunnels.
     tunnels: bool,
-    /// The addresses of this node by its Node object.
-    own: BTreeSet<IpAddr>,
+    own: OwnEnd,
     /// Whether all objects could be read. If not, other routes of ours stay.
     is_complete: bool,
     /// Whether this node serves. If not, no route to an address of a Service stays.
@@ -41,9 +41,14 @@ impl WantedRoutes {
     /// Returns whether a route that was found is to go. One that leads elsewhere would be in the way of a wanted one.
     fn replaces(&self, found: OwnRoute) -> bool {
         let is_in_the_way = || self.routes.iter().any(|route| route.prefix == found.prefix);
-        let is_over = self.is_complete || !self.serves && found.via == Via::Nowhere;
+        let is_over = self.is_complete || !self.serves && is_to_service(&found);
         !self.routes.contains(&found) && (is_over || is_in_the_way())
     }
+}
+
+/// Returns whether a route is there for the address of a Service, and not for pods.
+fn is_to_service(route: &OwnRoute) -> bool {
+    route.via == Via::Nowhere && route.prefix.prefix_len() == route.prefix.max_prefix_len()
 }
 
 /// Tells the task which routes to keep, once the addresses are served.
@@ -66,9 +71,13 @@ impl Observer for RouteObserver {
         let mut routes = plan::plan(synced.desired, &self.settings);
         // A node without programs can't serve what it would announce.
         let serves = synced.report.serves();
-        routes.retain(|route| serves || route.via != Via::Nowhere);
+        routes.retain(|route| serves || !is_to_service(route));
         let tunnels = self.settings.to_pods == PodRoutes::Ipip;
-        let own = synced.desired.nodes.get(&synced.desired.node_name).cloned().unwrap_or_default();
+        let Desired { nodes, pod_ranges, node_name, .. } = synced.desired;
+        let own = OwnEnd {
+            addresses: nodes.get(node_name).cloned().unwrap_or_default(),
+            ranges: pod_ranges.get(node_name).cloned().unwrap_or_default(),
+        };
         let wanted = WantedRoutes { routes, tunnels, own, is_complete: !synced.dirty.incomplete, serves };
         self.wanted.send_if_modified(|now| {
             let is_new = now.as_ref() != Some(&wanted);

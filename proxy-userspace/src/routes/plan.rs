@@ -13,6 +13,10 @@ pub(super) fn plan(desired: &Desired, settings: &RouteSettings) -> BTreeSet<OwnR
     let mut routes: BTreeSet<OwnRoute> = served(desired, settings)
         .map(|address| OwnRoute { prefix: IpNet::from(address), via: Via::Nowhere })
         .collect();
+    if settings.own_pods {
+        let own = desired.pod_ranges.get(&desired.node_name).into_iter().flatten();
+        routes.extend(own.map(|range| OwnRoute { prefix: range.trunc(), via: Via::Nowhere }));
+    }
     if settings.to_pods != PodRoutes::Off {
         routes.extend(to_pods(desired));
     }
@@ -98,14 +102,20 @@ mod tests {
     #[test]
     fn addresses_inside_the_ranges_have_a_route_where_they_are_served() {
         let ranges = ["203.0.113.0/24", "2001:db8:e::/64"].map(|range| range.parse().unwrap());
-        let settings = RouteSettings { announced_ranges: ranges.into(), to_pods: PodRoutes::Off };
+        let settings = RouteSettings { announced_ranges: ranges.into(), ..RouteSettings::default() };
         assert_eq!(shown(&settings), ["203.0.113.1/32", "203.0.113.2/32", "2001:db8:e::1/128"]);
     }
 
     #[test]
     fn pods_of_other_nodes_are_reached_by_the_nodes_address_of_the_same_family() {
-        let settings = RouteSettings { announced_ranges: Vec::new(), to_pods: PodRoutes::Subnet };
+        let settings = RouteSettings { to_pods: PodRoutes::Subnet, ..RouteSettings::default() };
         assert_eq!(shown(&settings), ["10.244.2.0/24 172.30.0.12", "2001:db8:f:2::/64 2001:db8:a::12"]);
         assert!(shown(&RouteSettings::default()).is_empty());
+    }
+
+    #[test]
+    fn a_nodes_own_range_of_pods_has_a_route_that_leads_nowhere() {
+        let settings = RouteSettings { own_pods: true, ..RouteSettings::default() };
+        assert_eq!(shown(&settings), ["10.244.1.0/24"]);
     }
 }

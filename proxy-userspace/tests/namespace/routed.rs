@@ -11,7 +11,7 @@ use millrace_lab::cluster::Cluster;
 use millrace_lab::process::run;
 use millrace_lab::routing::{Daemon, Speaker, routes_to};
 use millrace_lab::topology::{Family, Shape, vip};
-use millrace_lab::traffic::{Connection, Protocol, ask, ping};
+use millrace_lab::traffic::{Connection, LongConnections, Protocol, Stream, ask, ping};
 use tokio::task::JoinSet;
 
 use crate::fixture::{wait_until, xdp};
@@ -167,6 +167,73 @@ fn with_dsr_a_dead_node_behind_an_ecmp_router_cuts_only_connections_of_its_own_e
 }
 
 #[test]
+fn a_daemon_that_is_killed_takes_its_node_out_and_costs_nothing() -> Result<()> {
+    const CONNECTIONS: usize = 30;
+    let cluster = three_nodes(&FLAGS)?;
+    let mut speakers = start_daemons(&cluster)?;
+    let service = cluster.service("web", 4, &["pod-1a", "pod-2a", "pod-3a"])?.load_balancer(vip(4));
+    cluster.apply(&service, &[1, 2, 3])?;
+    let (client, address) = (cluster.bed().client(), vip(4).v4.into());
+    let target = SocketAddr::new(address, 80);
+    wait_for_next_hops(&cluster, address, &[1, 2, 3])?;
+    for (number, daemon) in [(1, Daemon::Frr), (2, Daemon::Bird)] {
+        let connections = LongConnections::open(client, target, CONNECTIONS, 0)?;
+        let stream = Stream::start(client, target, Duration::from_millis(20))?;
+        // The router's daemon is the first.
+        drop(speakers.remove(usize::from(number)));
+        let left: Vec<u8> = (1..=3).filter(|node| *node != number).collect();
+        let out = wait_for_next_hops(&cluster, address, &left)?;
+        let speaker = Speaker::on_node(cluster.bed(), cluster.bed().node(number)?, daemon)?;
+        speakers.insert(number.into(), speaker);
+        let back = wait_for_next_hops(&cluster, address, &[1, 2, 3])?;
+        let (kept, delivery) = (connections.stop()?, stream.stop()?);
+        println!(
+            "{daemon:?} of node {number} killed: out after {out:?}, back {back:?} after its start; {kept} of {CONNECTIONS} \
+             connections kept, {} of {} datagrams lost",
+            delivery.lost.len(),
+            delivery.sent
+        );
+        ensure!(kept == CONNECTIONS && delivery.lost.is_empty(), "{delivery:?}");
+    }
+    Ok(())
+}
+
+/// The routes to addresses of Services come and go; that to the node's own pods stays.
+#[test]
+fn a_nodes_own_range_of_pods_is_announced_where_that_is_asked_for() -> Result<()> {
+    let mut cluster = three_nodes(&["--route-announce-pods", "on"])?;
+    for number in [1, 2, 3] {
+        for (range, address) in cluster.bed().node(number)?.pod_ranges().into_iter().zip(Family::ALL) {
+            let family = if address == Family::V4 { "-4" } else { "-6" };
+            run(cluster.bed().router(), &["ip", family, "route", "del", &range.to_string()])?;
+        }
+    }
+    let _router = Speaker::of_router(cluster.bed())?;
+    let node = cluster.bed().node(2)?;
+    let _speaker = Speaker::on_node(cluster.bed(), node, Daemon::Bird)?;
+    for (range, family) in node.pod_ranges().into_iter().zip(Family::ALL) {
+        let gateway = node.addresses().of(family).to_string();
+        let shown = || routes_to(cluster.bed().router(), &range.to_string());
+        wait_until(LIMIT, &format!("the router has a route to {range}"), || {
+            Ok(shown()?.contains(&gateway) && shown()?.contains("bird"))
+        })
+        .with_context(|| shown().unwrap_or_default())?;
+        let pod = cluster.bed().pod("pod-2a")?.addresses().of(family);
+        ping(cluster.bed().client(), pod, b"by the daemon's route")?;
+    }
+    // An agent without the flag takes the routes back.
+    let namespace = node.namespace().clone();
+    cluster.take_agent(2)?.stop()?;
+    cluster.start_agent(2)?;
+    for range in cluster.bed().node(2)?.pod_ranges() {
+        let shown = || routes_to(&namespace, &range.to_string());
+        wait_until(LIMIT, "our route is gone", || Ok(!shown()?.contains("109")))?;
+        ensure!(!shown()?.is_empty(), "the bridge's own route is gone, too");
+    }
+    Ok(())
+}
+
+#[test]
 fn pods_of_other_nodes_are_reached_by_our_routes_and_those_of_others_stay() -> Result<()> {
     let mut cluster = three_nodes(&["--pod-routes", "subnet"])?;
     let node = cluster.bed().node(1)?.namespace().clone();
@@ -210,5 +277,30 @@ fn pods_of_other_nodes_are_reached_by_our_routes_and_those_of_others_stay() -> R
         ensure!(!routes_to(&node, &range.to_string())?.is_empty(), "{range}");
     }
     cluster.take_agent(1)?.stop()?;
+    Ok(())
+}
+
+/// This kernel may lack the module. Nodes on the subnet are reached all the same.
+#[test]
+fn a_node_behind_a_router_gets_a_tunnel_or_the_log_says_what_is_missing() -> Result<()> {
+    let mut cluster = Cluster::without_agents(Shape { nodes: 3, pods: 1, ..Shape::default() }, &xdp())?;
+    let (node, behind) = (cluster.bed().node(1)?.namespace().clone(), cluster.bed().node(2)?.addresses().v4);
+    let router = cluster.bed().lan_gateway_addresses().v4.to_string();
+    run(&node, &["ip", "route", "add", &host(behind.into()), "via", &router])?;
+    cluster.start_agent_with(1, &["--pod-routes", "ipip"])?;
+    cluster.wait_for_hooks(1)?;
+    let [range, _] = cluster.bed().node(2)?.pod_ranges();
+    let proxy = cluster.proxy(1)?;
+    proxy.wait_until("there is a tunnel or a reason", || {
+        let has_tunnel = routes_to(&node, &range.to_string())?.contains("dev mr-");
+        Ok(has_tunnel || proxy.log().contains("modprobe ipip"))
+    })?;
+    for (range, address) in
+        cluster.bed().node(3)?.pod_ranges().into_iter().zip(cluster.bed().node(3)?.addresses().both())
+    {
+        let shown = || routes_to(&node, &range.to_string());
+        let wanted = format!("via {address} dev eth0 proto 109");
+        proxy.wait_until(&format!("{range} is routed"), || Ok(shown()?.contains(&wanted)))?;
+    }
     Ok(())
 }

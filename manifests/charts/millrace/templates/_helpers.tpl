@@ -125,6 +125,9 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- with $v.routes.announce }}
 - --route-announce={{ join "," . }}
 {{- end }}
+{{- if $v.routes.announcePods }}
+- --route-announce-pods=on
+{{- end }}
 {{- with $v.routes.toPods }}
 - --pod-routes={{ . }}
 {{- end }}
