@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use millrace_lab::program::{Bed, Load, LoadedProgram};
-use proxy_common::config::{TAKES_FOU, TAKES_IPIP};
+use proxy_common::config::{TAKES_FOU, TAKES_IPIP, TAKES_POD_PACKETS};
 
 use crate::report::{Figure, Group, MILLRACE, Output, Section, Unit};
 
@@ -27,7 +27,8 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<()> {
     ensure!(arguments.samples > 0, "--samples takes a positive number");
     let mut section = Section::new("programs", "Programs in the kernel", METHOD);
-    let everything = Bed::builder().fou().takes(TAKES_IPIP | TAKES_FOU).pods_answer().spread();
+    let everything =
+        Bed::builder().fou().takes(TAKES_IPIP | TAKES_FOU | TAKES_POD_PACKETS).pods_answer().spread();
     for (builder, suffix) in [(Bed::builder(), ""), (everything, ", all features")] {
         eprintln!("loading all programs {} times{suffix} ...", arguments.samples);
         let loads: Vec<Load> = (0..arguments.samples).map(|_| builder.load_programs()).collect();

@@ -47,7 +47,7 @@ impl Speaker {
             Daemon::Bird => {
                 let learn = |family| {
                     format!(
-                        "protocol kernel {{ {family} {{ import where krt_source = 109; export none; }}; learn; scan time 1; }}"
+                        "protocol kernel {{ {family} {{ import where krt_source = 109 && dest = RTD_BLACKHOLE; export none; }}; learn; scan time 1; }}"
                     )
                 };
                 let channel = |family| {

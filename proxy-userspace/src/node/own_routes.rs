@@ -81,8 +81,8 @@ pub enum Via {
     Tunnel {
         /// The node's address, of the prefix's family.
         node: IpAddr,
-        /// This node's address in packets of its own.
-        source: IpAddr,
+        /// This node's address in packets of its own; `None` = the kernel chooses.
+        source: Option<IpAddr>,
     },
 }
 
@@ -135,7 +135,13 @@ impl OwnRoutes {
 
     /// Adds a route. An error if another one of the same prefix and metric is there, or if its tunnel is not.
     pub async fn add(&self, route: OwnRoute) -> Result<(), NodeError> {
-        Ok(self.handle.route().add(encode(route, self.tunnels())).execute().await?)
+        let added = self.handle.route().add(encode(route, self.tunnels())).execute().await;
+        // A source that the kernel refuses, such as an IPv6 address that is still checked for a twin. Another look tries again.
+        if let (Err(_), Via::Tunnel { node, source: Some(_) }) = (&added, route.via) {
+            let without = OwnRoute { via: Via::Tunnel { node, source: None }, ..route };
+            return Ok(self.handle.route().add(encode(without, self.tunnels())).execute().await?);
+        }
+        Ok(added?)
     }
 
     /// Returns the tunnels at the last look.
@@ -231,7 +237,7 @@ fn encode(route: OwnRoute, tunnels: &Tunnels) -> RouteMessage {
         Via::Nowhere => {}
         Via::Gateway(node) => message.attributes.push(RouteAttribute::Gateway(node.into())),
         Via::Tunnel { node, source } => {
-            message.attributes.push(RouteAttribute::PrefSource(source.into()));
+            message.attributes.extend(source.map(|source| RouteAttribute::PrefSource(source.into())));
             let tunnel = tunnels.iter().find(|(ends, _)| ends.other == node);
             message.attributes.extend(tunnel.map(|(_, tunnel)| RouteAttribute::Oif(tunnel.index)));
         }
@@ -259,7 +265,7 @@ fn decode(message: &RouteMessage, tunnels: &Tunnels) -> Option<OwnRoute> {
     }
     let via = match (gateway, device, source) {
         (Some(node), _, _) => Via::Gateway(node),
-        (None, Some(node), Some(source)) => Via::Tunnel { node, source },
+        (None, Some(node), source) => Via::Tunnel { node, source },
         _ => Via::Nowhere,
     };
     let expected = if via == Via::Nowhere { RouteType::BlackHole } else { RouteType::Unicast };
@@ -293,13 +299,13 @@ mod tests {
         for route in [
             route("203.0.113.7/32", Via::Nowhere),
             route("10.244.2.0/24", Via::Gateway(node("172.30.0.12"))),
-            route("10.244.3.0/24", Via::Tunnel { node: node("172.30.1.13"), source: node("10.244.1.1") }),
+            route(
+                "10.244.3.0/24",
+                Via::Tunnel { node: node("172.30.1.13"), source: Some(node("10.244.1.1")) },
+            ),
             route("2001:db8:e::7/128", Via::Nowhere),
             route("2001:db8:f:2::/64", Via::Gateway(node("2001:db8:a::12"))),
-            route(
-                "2001:db8:f:3::/64",
-                Via::Tunnel { node: node("2001:db8:b::13"), source: node("2001:db8:a::11") },
-            ),
+            route("2001:db8:f:3::/64", Via::Tunnel { node: node("2001:db8:b::13"), source: None }),
         ] {
             let mut message = encode(route, &tunnels);
             assert_eq!(decode(&message, &tunnels), Some(route));

@@ -32,7 +32,7 @@ impl Topology {
     /// Returns whether any device is an uplink.
     #[must_use]
     pub fn has_uplink(&self) -> bool {
-        !self.uplinks.is_empty() || self.devices.values().any(AttachTarget::is_uplink)
+        !self.uplinks.is_empty() || self.devices.values().any(AttachTarget::is_of_network)
     }
 }
 
@@ -86,6 +86,12 @@ impl AttachTarget {
     #[must_use]
     pub fn is_uplink(&self) -> bool {
         [Hook::TcIngress, Hook::TcIngressL3].iter().any(|hook| self.hooks.contains(hook))
+    }
+
+    /// Returns whether it is an uplink toward the network, and not a tunnel above one to pods of another node.
+    #[must_use]
+    pub fn is_of_network(&self) -> bool {
+        self.is_uplink() && !is_pod_tunnel(&self.name)
     }
 }
 
@@ -237,7 +243,9 @@ pub fn uplinks<'a>(
     settings: &NodeSettings,
     targets: &BTreeSet<IpAddr>,
 ) -> Vec<&'a Device> {
-    let is_uplink = |(index, device): &(&u32, &Device)| is_uplink(state, settings, targets, **index, device);
+    let is_uplink = |(index, device): &(&u32, &Device)| {
+        is_uplink(state, settings, targets, **index, device) && !is_pod_tunnel(&device.name)
+    };
     state.devices.iter().filter(is_uplink).map(|(_, device)| device).collect()
 }
 

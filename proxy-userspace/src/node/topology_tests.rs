@@ -264,5 +264,10 @@ fn a_tunnel_to_pods_of_another_node_is_an_uplink_whatever_the_user_names() {
         let topology = topology(&state, &settings, &targets);
         let found = [7, 8, 9].map(|index| topology.devices.get(&index).is_some_and(AttachTarget::is_uplink));
         assert_eq!(found, uplinks);
+        assert!(topology.uplinks.contains("eth0") && !topology.uplinks.contains("mr-0123456789ab"));
     }
+    // It is none toward the network.
+    state.devices.remove(&ETH0);
+    let named = NodeSettings { uplinks: ["eth0".to_owned()].into(), ..settings() };
+    assert!(!topology(&state, &named, &targets).has_uplink());
 }

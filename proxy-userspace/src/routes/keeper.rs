@@ -1,13 +1,16 @@
 //! Brings the kernel's routes to the wanted ones.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::mem::replace;
 use std::net::IpAddr;
+use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
 
 use super::{WantedRoutes, tunnels};
 use crate::node::{NodeError, OwnRoute, OwnRoutes, Route, TunnelEnds, Via};
+
+/// Time for which a tunnel stays that no route needs: the other node has looked twice by then.
+const FAREWELL: Duration = Duration::from_mins(1);
 
 /// Keeps the routes, and tells each failure once.
 #[derive(Default)]
@@ -15,8 +18,8 @@ pub struct Keeper {
     routes: Option<OwnRoutes>,
     /// Why the kernel refuses a route.
     refused: BTreeMap<OwnRoute, String>,
-    /// The tunnels of the last look's routes.
-    former: BTreeSet<TunnelEnds>,
+    /// Tunnels, and how long each is kept after no route needs it.
+    former: BTreeMap<TunnelEnds, Instant>,
     /// Why the kernel refuses a tunnel.
     without_tunnel: BTreeMap<TunnelEnds, String>,
     /// Why the routes can't be read.
@@ -70,8 +73,8 @@ impl Keeper {
         Ok(())
     }
 
-    /// Keeps the tunnels of the wanted routes, of present ones that stay, and for one more look those that were wanted
-    /// before: the other node may still send by them.
+    /// Keeps the tunnels of the wanted routes, of present ones that stay, and for some time those that were needed before: the
+    /// other node may still send by them.
     async fn keep_tunnels(
         &mut self,
         routes: &mut OwnRoutes,
@@ -82,10 +85,13 @@ impl Keeper {
         let stay = found.iter().filter(|route| !wanted.replaces(**route));
         let ends = tunnels::ends(wanted.routes.iter().chain(stay), &wanted.own, routes.tunnels());
         let is_needed = |other| wanted.routes.iter().any(|route| route.via.node() == Some(other));
-        let former = replace(&mut self.former, ends.clone());
-        let former = former
-            .into_iter()
-            .filter(|former| is_needed(former.other) && !ends.iter().any(|ends| ends.other == former.other));
+        let now = Instant::now();
+        self.former.retain(|former, until| {
+            let is_replaced = ends.iter().any(|ends| ends.other == former.other);
+            now < *until && is_needed(former.other) && !is_replaced && routes.tunnels().contains_key(former)
+        });
+        let former: Vec<_> = self.former.keys().copied().collect();
+        self.former.extend(ends.iter().map(|ends| (*ends, now + FAREWELL)));
         let below = |ends: &TunnelEnds| {
             let way = reached.get(&ends.other)?;
             way.mtu.into_iter().chain(routes.mtu_of(way.device)).min()

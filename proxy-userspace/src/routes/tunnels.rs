@@ -24,13 +24,15 @@ impl OwnEnd {
     }
 
     /// Returns the sources of packets of this node's own, by family: an address among its pods if it has one, such as their
-    /// bridge's. Answers then come by the tunnel, too. `present` are the addresses of its devices.
+    /// bridge's. Answers then come by the tunnel, too. Else its address in the Node object, if a device has it. `present` are
+    /// the addresses of its devices.
     pub fn sources(&self, present: &BTreeSet<IpAddr>) -> BTreeMap<Family, IpAddr> {
         let is_among_pods = |address: &&IpAddr| self.ranges.iter().any(|range| range.contains(*address));
         let sources = Family::ALL.into_iter().filter_map(|family| {
             let mut among_pods = present.iter().filter(is_among_pods).copied();
             let source = among_pods.find(|address| Family::of(*address) == family);
-            Some((family, source.or_else(|| self.address(family))?))
+            let own = || self.address(family).filter(|own| present.contains(own));
+            Some((family, source.or_else(own)?))
         });
         sources.collect()
     }
@@ -43,8 +45,7 @@ pub(super) fn nodes(routes: &BTreeSet<OwnRoute>) -> impl Iterator<Item = IpAddr>
 
 /// Returns the routes, with a tunnel to each node that the kernel reaches by a router.
 ///
-/// `found` are the present ones: a node that the kernel has no route to just now keeps what it has. Without a source, which is
-/// without an address of the family, a node gets no new tunnel.
+/// `found` are the present ones: a node that the kernel has no route to just now keeps what it has.
 pub(super) fn choose(
     wanted: &BTreeSet<OwnRoute>,
     found: &BTreeSet<OwnRoute>,
@@ -56,15 +57,14 @@ pub(super) fn choose(
         let is_it = |one: &&OwnRoute| {
             one.prefix == route.prefix && matches!(one.via, Via::Tunnel { node: to, .. } if to == node)
         };
-        let present = found.iter().find(is_it).map(|one| one.via);
+        let has_tunnel = || found.iter().any(|one| is_it(&one));
         let is_behind_router = match reached.get(&node) {
             // A gateway of itself is on the link.
             Some(way) => way.gateway.is_some_and(|gateway| gateway != node),
-            None => present.is_some(),
+            None => has_tunnel(),
         };
-        let source = sources.get(&Family::of(node));
-        let tunnel = source.map(|source| Via::Tunnel { node, source: *source }).or(present);
-        tunnel.filter(|_| is_behind_router).unwrap_or(route.via)
+        let source = sources.get(&Family::of(node)).copied();
+        if is_behind_router { Via::Tunnel { node, source } } else { route.via }
     };
     wanted.iter().map(|route| OwnRoute { via: via(route), ..*route }).collect()
 }
@@ -106,7 +106,7 @@ mod tests {
         let route =
             |number: u8, via| OwnRoute { prefix: format!("10.244.{number}.0/24").parse().unwrap(), via };
         let served = OwnRoute { prefix: "203.0.113.7/32".parse().unwrap(), via: Via::Nowhere };
-        let source = address("10.244.1.1");
+        let source = Some(address("10.244.1.1"));
         let to = |number| route(number, Via::Gateway(node(number)));
         let by_tunnel = |number| route(number, Via::Tunnel { node: node(number), source });
         let way =
@@ -114,25 +114,24 @@ mod tests {
         let reached = [(node(1), way(None)), (node(2), way(Some(254))), (node(6), way(Some(6)))].into();
         let found = [by_tunnel(1), to(2), by_tunnel(3), to(4)].into();
         let wanted = [to(1), to(2), to(3), to(4), to(5), to(6), served].into();
-        let sources = [(Family::V4, source)].into();
+        let sources = [(Family::V4, address("10.244.1.1"))].into();
         let chosen = choose(&wanted, &found, &reached, &sources);
         assert_eq!(chosen, [to(1), by_tunnel(2), by_tunnel(3), to(4), to(5), to(6), served].into());
-        // Without an address, nothing new is possible.
-        let chosen = choose(&wanted, &found, &reached, &BTreeMap::new());
-        assert_eq!(chosen, [to(1), to(2), by_tunnel(3), to(4), to(5), to(6), served].into());
     }
 
     #[test]
     fn the_nodes_own_packets_have_an_address_among_its_pods_if_there_is_one() {
         let present = ["10.244.1.1", "10.244.9.9", "172.30.0.11", "192.0.2.1"].map(address).into();
         let expected = [(Family::V4, address("10.244.1.1")), (Family::V6, address("2001:db8:a::11"))];
-        assert_eq!(own().sources(&present), expected.into());
+        assert_eq!(own().sources(&present), expected[..1].iter().copied().collect());
+        let present = ["10.244.9.9", "172.30.0.11", "2001:db8:a::11"].map(address).into();
+        assert_eq!(own().sources(&present), [(Family::V4, address("172.30.0.11")), expected[1]].into());
         assert!(OwnEnd::default().sources(&present).is_empty());
     }
 
     #[test]
     fn a_tunnel_begins_at_this_nodes_address_of_the_same_family() {
-        let tunnel = |node: &str| Via::Tunnel { node: address(node), source: address("192.0.2.1") };
+        let tunnel = |node: &str| Via::Tunnel { node: address(node), source: None };
         let route = |prefix: &str, via| OwnRoute { prefix: prefix.parse().unwrap(), via };
         let routes = [
             route("10.244.2.0/24", tunnel("172.30.1.12")),

@@ -35,6 +35,7 @@ pub fn shared() -> MutexGuard<'static, Cluster> {
 /// Repairs the state after a failed test.
 fn restore(cluster: &mut Cluster) -> Result<()> {
     cluster.bed().plug_in(HOST)?;
+    SERVED.into_iter().try_for_each(|node| cluster.bed().plug_in(&format!("node{node}")))?;
     cluster.api_server_mut()?.restore()?;
     for node in SERVED {
         if !cluster.has_agent(node) {

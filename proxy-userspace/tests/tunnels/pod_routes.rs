@@ -149,7 +149,7 @@ fn a_service_is_served_through_the_tunnel(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// A pod of node 1 encapsulates a packet for a pod of node 2, and its node masquerades it.
+/// A pod of node 1 encapsulates a packet for a pod of node 2.
 fn a_pods_own_tunnel_does_not_leave(cluster: &Cluster) -> Result<()> {
     let bed = cluster.bed();
     let (pod, target) = (bed.pod("pod-1a")?, bed.node(2)?.addresses().v4);

@@ -11,7 +11,7 @@ use aya::programs::{CgroupAttachMode, Program, TcAttachType, XdpMode, tc};
 use aya::util::KernelVersion;
 use aya::{Ebpf, EbpfLoader};
 use proxy_common::config::{
-    DEFAULT_MARK, SHARE_ALONE, SHARE_NEWER, SHARE_OLDER, TAKES_FOU, TAKES_IPIP, global,
+    DEFAULT_MARK, SHARE_ALONE, SHARE_NEWER, SHARE_OLDER, TAKES_FOU, TAKES_IPIP, TAKES_POD_PACKETS, global,
 };
 use proxy_common::part::PARTS;
 
@@ -19,8 +19,8 @@ const LOOPBACK: &str = "lo";
 const CGROUP: &str = "/sys/fs/cgroup";
 /// The features that are off by default. The verifier walks through enabled code only.
 const EVERYTHING: [&str; 3] = [global::DSR_POD, global::DSR_FOU, global::OUTER_SPREAD];
-/// The encapsulations that nodes decapsulate.
-const TAKEN: u32 = TAKES_IPIP | TAKES_FOU;
+/// What nodes decapsulate.
+const TAKEN: u32 = TAKES_IPIP | TAKES_FOU | TAKES_POD_PACKETS;
 /// The programs that ask for a connection's owner during a mode change, as their parts do.
 const SHARING: [&str; 3] = ["xdp_ingress", "tc_ingress", "tc_ingress_l3"];
 /// The `SHARE_*` words of a mode change, and the suffix of the programs with each of them.

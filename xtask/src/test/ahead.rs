@@ -5,6 +5,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{File, create_dir_all};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -100,7 +101,7 @@ impl Dependencies {
         cargo.env("CARGO_TARGET_DIR", workspace.target());
         // The layers build what is missing then, and tell why that fails.
         let log = log(workspace, "dependencies").ok()?;
-        let build = with_output(&mut cargo, &log).ok()?.spawn().ok()?;
+        let build = with_output(&mut cargo, &log).ok()?.process_group(0).spawn().ok()?;
         Some(Self { build })
     }
 
@@ -111,10 +112,12 @@ impl Dependencies {
 }
 
 impl Drop for Dependencies {
-    /// Ends a build that nobody waits for. It would hold cargo's lock.
+    /// Ends a build that nobody waits for, and its compilers. It would hold cargo's lock.
     fn drop(&mut self) {
-        let _ = self.build.kill();
-        let _ = self.build.wait();
+        if matches!(self.build.try_wait(), Ok(None)) {
+            let _ = Command::new("kill").args(["--", &format!("-{}", self.build.id())]).status();
+            let _ = self.build.wait();
+        }
     }
 }
 

@@ -1,13 +1,14 @@
 //! Addresses that reach the nodes, with the rights that the chart gives: nodes' own addresses, addresses on the nodes'
 //! network, and routes between the nodes.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use millrace_lab::kubernetes::{Cluster, Plan, Proxy, wait};
 use millrace_lab::process::output;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::clients::{Client, Protocol};
 use super::fixture::{CHANGE_LIMIT, NODES, PODS_LIMIT, Service, assets, proxy, roll_out, shared};
@@ -48,8 +49,9 @@ fn nodes_own_addresses(cluster: &Cluster) -> Result<()> {
     })?;
     let spec = json!({"type": "LoadBalancer", "loadBalancerClass": CLASS, "externalTrafficPolicy": "Local"});
     Service::put(&kubectl, service("of-nodes", "web", spec), &[])?;
+    let nodes = nodes_with_web(cluster)?;
     let mut expected: Vec<String> =
-        (1..=NODES).flat_map(Plan::node).map(|address| address.to_string()).collect();
+        nodes.iter().flat_map(|number| Plan::node(*number)).map(|address| address.to_string()).collect();
     expected.sort();
     wait("the nodes' addresses", CHANGE_LIMIT, || {
         let found = kubectl.json(&["get", "service", "of-nodes"])?;
@@ -60,7 +62,17 @@ fn nodes_own_addresses(cluster: &Cluster) -> Result<()> {
         ensure!(found == expected, "{found:?}");
         Ok(())
     })?;
-    expect_client_kept(cluster, (1..=NODES).flat_map(Plan::node))
+    expect_client_kept(cluster, nodes.into_iter().flat_map(Plan::node))
+}
+
+/// Returns the nodes with a pod of the Services. Another test may have evicted some.
+fn nodes_with_web(cluster: &Cluster) -> Result<BTreeSet<u8>> {
+    let pods = cluster.kubectl().json(&["get", "pods", "--selector", "app=web"])?;
+    let pods = pods["items"].as_array().cloned().unwrap_or_default();
+    let number = |pod: &Value| pod["spec"]["nodeName"].as_str()?.strip_prefix("node-")?.parse().ok();
+    let nodes: BTreeSet<u8> = pods.iter().filter_map(number).collect();
+    ensure!(nodes.len() > 1, "pods of `web` are on {nodes:?} only");
+    Ok(nodes)
 }
 
 /// Returns the node whose MAC address the router has for an address.
@@ -115,33 +127,41 @@ fn addresses_on_the_link(cluster: &Cluster) -> Result<()> {
 /// Without the routes of the test's network, pods reach each other by ours.
 fn routes_between_nodes(cluster: &Cluster) -> Result<()> {
     let node = cluster.namespace("node-1")?;
-    for other in 2..=NODES {
-        for (range, gateway) in Plan::pods(other).into_iter().zip(Plan::node(other)) {
+    let elsewhere: Vec<_> =
+        (2..=NODES).flat_map(|other| Plan::pods(other).into_iter().zip(Plan::node(other))).collect();
+    let change = |verb: &str| {
+        elsewhere.iter().try_for_each(|(range, gateway)| {
+            let (family, metric) = if gateway.is_ipv4() { ("-4", "0") } else { ("-6", "1024") };
+            let (range, gateway) = (range.to_string(), gateway.to_string());
+            let words = ["ip", family, "route", verb, &range, "via", &gateway, "metric", metric];
+            output(&node, &words).map(drop)
+        })
+    };
+    let wait_for_ours = || {
+        elsewhere.iter().try_for_each(|(range, gateway)| {
             let family = if gateway.is_ipv4() { "-4" } else { "-6" };
-            let shown = || output(&node, &["ip", family, "route", "show", &range.to_string()]);
             wait("our route", CHANGE_LIMIT, || {
-                ensure!(shown()?.contains("109"), "{}", shown()?);
+                let shown = output(&node, &["ip", family, "route", "show", &range.to_string()])?;
+                ensure!(shown.contains("109"), "{shown}");
                 Ok(())
-            })?;
-            let metric = if gateway.is_ipv4() { "0" } else { "1024" };
-            let (range, gateway) = (range.to_string(), gateway.to_string());
-            output(&node, &["ip", family, "route", "del", &range, "via", &gateway, "metric", metric])?;
+            })
+        })
+    };
+    let reach = || {
+        let client = Client::in_pod(cluster, 1)?;
+        let service = cluster.kubectl().json(&["get", "service", "on-link"])?;
+        let addresses = service["spec"]["clusterIPs"].as_array().cloned().unwrap_or_default();
+        for address in addresses.iter().filter_map(Value::as_str) {
+            let target = SocketAddr::new(address.parse()?, Protocol::Http.port());
+            let backends = client.backends(Protocol::Http, target, 12)?;
+            ensure!(backends.len() > 1, "pods of other nodes are not reached: {backends:?}");
         }
-    }
-    let client = Client::in_pod(cluster, 1)?;
-    let web = cluster.kubectl().json(&["get", "service", "on-link"])?;
-    let own = web["spec"]["clusterIP"].as_str().context("no ClusterIP")?;
-    let target = SocketAddr::new(own.parse()?, Protocol::Http.port());
-    let backends = client.backends(Protocol::Http, target, 12)?;
-    ensure!(backends.len() > 1, "pods of other nodes are not reached: {backends:?}");
-    for other in 2..=NODES {
-        for (range, gateway) in Plan::pods(other).into_iter().zip(Plan::node(other)) {
-            let (range, gateway) = (range.to_string(), gateway.to_string());
-            let family = if range.contains(':') { "-6" } else { "-4" };
-            output(&node, &["ip", family, "route", "add", &range, "via", &gateway])?;
-        }
-    }
-    Ok(())
+        Ok(())
+    };
+    wait_for_ours()?;
+    let outcome = change("del").and_then(|()| reach());
+    change("replace")?;
+    outcome
 }
 
 #[test]
@@ -155,14 +175,14 @@ fn nodes_addresses_addresses_on_the_link_and_routes_work_with_the_rights_of_the_
         "helm upgrade millrace manifests/charts/millrace --namespace kube-system --reuse-values {VALUES}"
     );
     let upgraded = cluster.shell(&script, &assets().unwrap()).output().unwrap();
-    assert!(upgraded.status.success(), "{}", String::from_utf8_lossy(&upgraded.stderr));
-    wait_for_agents(&kubectl).unwrap();
-    let outcome = nodes_own_addresses(&cluster)
+    let outcome = wait_for_agents(&kubectl)
+        .and_then(|()| nodes_own_addresses(&cluster))
         .and_then(|()| addresses_on_the_link(&cluster))
         .and_then(|()| routes_between_nodes(&cluster));
     kubectl.run(&["delete", "service", "of-nodes", "on-link", "--ignore-not-found"]).unwrap();
     cluster.install_millrace(&assets().unwrap()).unwrap();
     wait_for_agents(&kubectl).unwrap();
     roll_out(&kubectl, "daemonset/pod-client").unwrap();
+    assert!(upgraded.status.success(), "{}", String::from_utf8_lossy(&upgraded.stderr));
     outcome.unwrap();
 }

@@ -279,7 +279,7 @@ impl Attachments {
         };
         let is_served =
             |device: u32| has(device, &Hook::INGRESS) && has(device, &[Hook::TcEgress, Hook::TcEgressL3]);
-        let is_uplink = |(_, target): &(&u32, &AttachTarget)| target.is_uplink();
+        let is_uplink = |(_, target): &(&u32, &AttachTarget)| target.is_of_network();
         let uplinks = || topology.devices.iter().filter(is_uplink);
         if uplinks().next().is_none() || uplinks().any(|(device, _)| is_served(*device)) {
             return None;
