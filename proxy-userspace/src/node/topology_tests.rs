@@ -258,7 +258,7 @@ fn a_tunnel_to_pods_of_another_node_is_an_uplink_whatever_the_user_names() {
     let tunnel = Device { mac: None, ..device("mr-0123456789ab", DeviceKind::Overlay) };
     state.devices.insert(7, tunnel.clone());
     state.devices.insert(8, Device { name: "wg0".to_owned(), ..tunnel.clone() });
-    state.devices.insert(9, Device { name: "mr-ba9876543210".to_owned(), up: false, ..tunnel });
+    state.devices.insert(9, Device { name: "mr-999999999999".to_owned(), up: false, ..tunnel });
     let named = NodeSettings { uplinks: ["eth0".to_owned()].into(), ..settings() };
     for (settings, uplinks) in [(named, [true, false, false]), (settings(), [true, true, false])] {
         let topology = topology(&state, &settings, &targets);

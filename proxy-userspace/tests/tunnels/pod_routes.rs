@@ -17,7 +17,7 @@ use millrace_lab::traffic::{Protocol, ask, ping, send_encapsulated};
 use crate::lab::{BODY, Lab, ip};
 
 /// More than the time of three looks at the routes.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_mins(2);
 /// The flag's own number, which marks our routes.
 const OURS: &str = "proto 109";
 
