@@ -166,8 +166,8 @@ fn counted(cluster: &Cluster) -> Result<u64> {
     Ok(dropped.map(|counter| counter.packets).sum())
 }
 
-#[test]
-fn pods_of_a_node_behind_a_router_are_reached_by_ipip() -> Result<()> {
+/// Starts both nodes' agents, with the router between the nodes.
+fn start() -> Result<Lab> {
     let mut lab = Lab::without_agents(1, "native")?;
     part(lab.cluster.bed())?;
     for node in [1, 2] {
@@ -177,49 +177,24 @@ fn pods_of_a_node_behind_a_router_are_reached_by_ipip() -> Result<()> {
         lab.cluster.wait_for_hooks(node)?;
         wait_for_routes(&lab.cluster, node, "dev mr-")?;
     }
+    Ok(lab)
+}
+
+fn wait_until_gone(cluster: &Cluster, number: u8) -> Result<()> {
+    let node = cluster.bed().node(number)?;
+    let proxy = cluster.proxy(number)?;
+    proxy.wait_until_within(LIMIT, "the tunnels are gone", || Ok(tunnels(node)?.is_empty()))
+}
+
+#[test]
+fn pods_of_a_node_behind_a_router_are_reached_by_ipip() -> Result<()> {
+    let mut lab = start()?;
     pods_are_reached(&lab.cluster)?;
     a_service_is_served_through_the_tunnel(&lab.cluster)?;
     a_pods_own_tunnel_does_not_leave(&lab.cluster)?;
 
-    // A person removes the tunnels: they come back, with their routes.
-    let bed = lab.cluster.bed();
-    for line in tunnels(bed.node(1)?)?.lines() {
-        let device = line.split(['@', ' ']).next().unwrap_or_default();
-        ip(bed.node(1)?.namespace(), &format!("link del {device}"))?;
-    }
-    wait_for_routes(&lab.cluster, 1, "dev mr-")?;
-    pods_are_reached(&lab.cluster)?;
-
-    // The nodes are on one subnet again: no tunnel is needed, nor stays.
-    change_routes(bed, 1, "del")?;
-    change_routes(bed, 2, "del")?;
-    for number in [1, 2] {
-        wait_for_routes(&lab.cluster, number, "via")?;
-        let node = bed.node(number)?;
-        let proxy = lab.cluster.proxy(number)?;
-        proxy.wait_until_within(LIMIT, "the tunnels are gone", || Ok(tunnels(node)?.is_empty()))?;
-    }
-    for family in Family::ALL {
-        ping(bed.pod("pod-1a")?.namespace(), bed.pod("pod-2a")?.addresses().of(family), b"directly")?;
-    }
-
-    // Cleanup takes tunnels and routes of an agent that has ended.
-    for number in [1, 2] {
-        change_routes(bed, number, "add")?;
-        wait_for_routes(&lab.cluster, number, "dev mr-")?;
-    }
-    lab.cluster.take_agent(1)?.stop()?;
-    let bed = lab.cluster.bed();
-    ensure!(tunnels(bed.node(1)?)?.lines().count() == 2, "an ended agent leaves its tunnels");
-    let said = lab.cluster.proxy(1)?.command(&["cleanup"])?;
-    ensure!(said.status.success(), "{said:?}");
-    ensure!(tunnels(bed.node(1)?)?.is_empty(), "cleanup leaves tunnels");
-    for range in bed.node(2)?.pod_ranges() {
-        let left = routes_to(bed.node(1)?.namespace(), &range.to_string())?;
-        ensure!(left.is_empty(), "cleanup leaves {left}");
-    }
-
     // Without the Node, node 2 has neither route nor tunnel to its pods.
+    let bed = lab.cluster.bed();
     let left: Vec<_> = nodes(bed).into_iter().skip(1).collect();
     let list = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": left});
     lab.cluster.manifests().put("nodes.yaml", &list.to_string())?;
@@ -228,5 +203,43 @@ fn pods_of_a_node_behind_a_router_are_reached_by_ipip() -> Result<()> {
         let is_gone = || Ok(routes_to(two.namespace(), &range.to_string())?.is_empty());
         lab.cluster.proxy(2)?.wait_until_within(LIMIT, "the route is gone", is_gone)?;
     }
-    lab.cluster.proxy(2)?.wait_until_within(LIMIT, "the tunnels are gone", || Ok(tunnels(two)?.is_empty()))
+    wait_until_gone(&lab.cluster, 2)?;
+
+    // Cleanup takes tunnels and routes of an agent that was killed.
+    lab.cluster.take_agent(1)?.kill()?;
+    let bed = lab.cluster.bed();
+    ensure!(tunnels(bed.node(1)?)?.lines().count() == 2, "a killed agent leaves its tunnels");
+    let said = lab.cluster.proxy(1)?.command(&["cleanup"])?;
+    ensure!(said.status.success(), "{said:?}");
+    ensure!(tunnels(bed.node(1)?)?.is_empty(), "cleanup leaves tunnels");
+    for range in bed.node(2)?.pod_ranges() {
+        let left = routes_to(bed.node(1)?.namespace(), &range.to_string())?;
+        ensure!(left.is_empty(), "cleanup leaves {left}");
+    }
+    Ok(())
+}
+
+/// Each step takes a look at the routes, which is minutes of an emulated machine. So `--long` alone has this test.
+#[test]
+fn tunnels_come_back_and_go_with_the_router_between_the_nodes() -> Result<()> {
+    let lab = start()?;
+    let bed = lab.cluster.bed();
+    // A person removes the tunnels: they come back, with their routes.
+    for line in tunnels(bed.node(1)?)?.lines() {
+        let device = line.split(['@', ' ']).next().unwrap_or_default();
+        ip(bed.node(1)?.namespace(), &format!("link del {device}"))?;
+    }
+    wait_for_routes(&lab.cluster, 1, "dev mr-")?;
+    pods_are_reached(&lab.cluster)?;
+    // The nodes are on one subnet again: no tunnel is needed, nor stays.
+    change_routes(bed, 1, "del")?;
+    change_routes(bed, 2, "del")?;
+    for number in [1, 2] {
+        wait_for_routes(&lab.cluster, number, "via")?;
+        wait_until_gone(&lab.cluster, number)?;
+    }
+    for family in Family::ALL {
+        ping(bed.pod("pod-1a")?.namespace(), bed.pod("pod-2a")?.addresses().of(family), b"directly")?;
+    }
+    Ok(())
 }

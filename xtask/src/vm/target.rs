@@ -139,7 +139,7 @@ impl Target {
     pub const TUNNELS: Self = Self {
         name: "tunnels",
         kernels: &["6.12"],
-        machines: &[&["pod_routes::", "pods_take_off", "uplinks::"]],
+        machines: &[&["pod_routes::pods_of", "pods_take_off", "uplinks::"]],
         modules: &[BRIDGE, UDP_TUNNELS, IP_TUNNELS, OVERLAYS],
         skipped: &[],
         needs_agent: true,
