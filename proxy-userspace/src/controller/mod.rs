@@ -26,7 +26,7 @@ use tracing::{error, info, warn};
 use crate::http::serve_at;
 use crate::model::ServiceKey;
 use crate::source::kubernetes::{KubernetesSettings, NodeParts, connect, explain_refusal, watch as follow};
-use crate::source::{Batch, Signs, SourceError, SourceEvent};
+use crate::source::{Batch, Listing, Signs, SourceError, SourceEvent};
 use lease::Leadership;
 use pages::Figures;
 pub use pages::METRICS;
@@ -80,7 +80,8 @@ pub async fn run(settings: Settings, stop: watch::Receiver<()>) -> Result<(), So
         "the controller starts"
     );
     let server = settings.bind_address.map(|address| {
-        tokio::spawn(serve_at("--bind-address", address, pages::router(&figures, signs), stop.clone()))
+        let router = pages::router(&figures, signs.clone());
+        tokio::spawn(serve_at("--bind-address", address, router, stop.clone()))
     });
     let (sender, batches) = mpsc::channel(BATCHES);
     let wanted = KubernetesSettings {
@@ -98,6 +99,7 @@ pub async fn run(settings: Settings, stop: watch::Receiver<()>) -> Result<(), So
         cluster: Cluster::new(settings.classes),
         statuses: Statuses::default(),
         figures,
+        signs,
         leadership,
         is_listed: false,
         due: None,
@@ -119,6 +121,7 @@ struct Controller {
     cluster: Cluster,
     statuses: Statuses,
     figures: Figures,
+    signs: Signs,
     leadership: Leadership,
     /// Whether everything was listed once. Before that no object may count as missing.
     is_listed: bool,
@@ -173,7 +176,10 @@ impl Controller {
                         self.statuses.heard(&key, exists);
                     }
                 }
-                SourceEvent::Listed(_) => self.is_listed = true,
+                SourceEvent::Listed(listing) => {
+                    self.is_listed = true;
+                    self.signs.list(listing == Listing::Complete);
+                }
                 SourceEvent::Problem(problem) => warn!("{problem}"),
             }
         }

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::MutexGuard;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -13,7 +14,7 @@ use millrace_lab::cluster::Cluster;
 use millrace_lab::manifests::{Service, nodes};
 use millrace_lab::process::{self, Process};
 use millrace_lab::topology::{Dual, Family};
-use millrace_lab::traffic::{Connection, Protocol, ask};
+use millrace_lab::traffic::{Connection, Protocol, ask, get_status};
 use millrace_lab::walk::Walk;
 use serde_json::{Value, json};
 
@@ -58,19 +59,23 @@ impl Stage {
         Ok(stage)
     }
 
+    /// Starts a controller, and waits until it is ready, as a Deployment does.
     fn start(&mut self) -> Result<()> {
+        static PORT: AtomicU16 = AtomicU16::new(10_270);
         let bed = self.cluster.bed();
+        let address = SocketAddr::from(([127, 0, 0, 1], PORT.fetch_add(1, Ordering::Relaxed)));
         let arguments = [
             "controller",
             "--service-lb-default=false",
             "--lease-namespace=kube-system",
-            "--bind-address=",
+            &format!("--bind-address={address}"),
             &format!("--kubeconfig={}", self.kubeconfig.display()),
         ];
         let arguments = arguments.map(str::to_owned).to_vec();
         let namespace = bed.node(UNSERVED)?.namespace();
         self.controllers.push(Process::start(namespace, agent::binary()?, arguments, &self.log())?);
-        Ok(())
+        let ready = || namespace.run(async move || get_status(address, "/readyz").await);
+        self.cluster.proxy(SERVED[0])?.wait_until("the controller is ready", || Ok(ready()? == 200))
     }
 
     fn log(&self) -> PathBuf {
