@@ -61,7 +61,7 @@ impl Keeper {
         }
         self.keep_tunnels(&mut routes, &wanted, &found, &reached).await?;
         // A tunnel that was made anew had lost its routes.
-        let found = routes.list().await?;
+        let found = if wanted.tunnels { routes.list().await? } else { found };
         for route in wanted.routes.difference(&found) {
             let has_tunnel = |to| routes.tunnels().keys().any(|ends| ends.other == to);
             if !matches!(route.via, Via::Tunnel { node, .. } if !has_tunnel(node)) {

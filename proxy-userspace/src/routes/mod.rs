@@ -95,9 +95,9 @@ pub async fn keep_routes(mut wanted: watch::Receiver<Option<WantedRoutes>>) {
     let mut keeper = Keeper::default();
     loop {
         let now = wanted.borrow_and_update().clone().unwrap_or_default();
-        let is_kept = keeper.try_keep(now.clone()).await;
         // Without any route there is nothing to look after.
-        let is_idle = is_kept && now.routes.is_empty();
+        let has_routes = !now.routes.is_empty();
+        let is_idle = keeper.try_keep(now).await && !has_routes;
         tokio::select! {
             changed = wanted.changed() => if changed.is_err() { return },
             () = sleep(LOOK), if !is_idle => {}

@@ -54,10 +54,8 @@ pub(super) fn choose(
 ) -> BTreeSet<OwnRoute> {
     let via = |route: &OwnRoute| {
         let Some(node) = route.via.node() else { return route.via };
-        let is_it = |one: &&OwnRoute| {
-            one.prefix == route.prefix && matches!(one.via, Via::Tunnel { node: to, .. } if to == node)
-        };
-        let has_tunnel = || found.iter().any(|one| is_it(&one));
+        let is_tunnel = |via| matches!(via, Via::Tunnel { node: to, .. } if to == node);
+        let has_tunnel = || found.iter().any(|one| one.prefix == route.prefix && is_tunnel(one.via));
         let is_behind_router = match reached.get(&node) {
             // A gateway of itself is on the link.
             Some(way) => way.gateway.is_some_and(|gateway| gateway != node),
