@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 
 use super::apiserver::KUBERNETES;
-use super::go::{Module, Program, ensure_built, missing_program};
+use super::go::{Module, Program, ensure_built};
 use super::{ensure_apiserver, ensure_kube_proxy, ensure_manifest_tools};
 use crate::workspace::Workspace;
 
@@ -40,11 +40,4 @@ pub fn ensure_cluster_programs(workspace: &Workspace) -> Result<Vec<PathBuf>> {
         ensure_built(workspace, CONTAINERD, "containerd", &RUNTIME)?,
         ensure_manifest_tools(workspace)?,
     ])
-}
-
-/// Returns the first program of a cluster that the cache lacks, apart from the API server's.
-pub fn missing_cluster_program(workspace: &Workspace) -> Result<Option<&'static str>> {
-    let nodes = missing_program(&KUBERNETES.cached(workspace, "cluster")?, &NODES);
-    let runtime = missing_program(&CONTAINERD.cached(workspace, "containerd")?, &RUNTIME);
-    Ok(nodes.or(runtime))
 }

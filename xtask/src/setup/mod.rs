@@ -13,7 +13,7 @@ mod tools;
 
 use anyhow::Result;
 pub use apiserver::{ASSETS, KUBE_PROXY, KUBERNETES, add_built, ensure_apiserver, ensure_kube_proxy};
-pub use cluster::{ensure_cluster_programs, missing_cluster_program};
+pub use cluster::ensure_cluster_programs;
 pub use debian::is_root;
 pub use e2e::{agnhost_data, ensure_e2e_programs};
 pub use go_tools::ensure_manifest_tools;

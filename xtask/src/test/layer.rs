@@ -44,7 +44,7 @@ pub enum Layer {
     Namespace,
     /// A real kube-apiserver and etcd, which Go builds the first time
     Apiserver,
-    /// A real cluster of kubelets and pods; left out unless its programs were built before
+    /// A real cluster of kubelets and pods; runs if it is named, and with `--long`
     Cluster,
     /// Random and mutated input
     Fuzz,
@@ -225,12 +225,10 @@ pub fn perform(
     {
         return Ok(Outcome::Unable(format!("the workspace has no test target `{missing}`")));
     }
-    if matches!(pass.work, Work::TargetWithCluster(_))
-        && let Some(missing) = setup::missing_cluster_program(workspace)?
-    {
-        return Ok(Outcome::LeftOut(format!(
-            "{missing} was not built; `cargo xtask setup --cluster` takes half an hour"
-        )));
+    if layer == Layer::Cluster && !args.asks_for(layer) {
+        return Ok(Outcome::LeftOut(
+            "its programs take half an hour to build, and its tests 15 minutes; see --layer cluster, or --long".to_owned(),
+        ));
     }
     let mut cargo = cargo_test(workspace, args);
     let mut of_tests = Vec::new();

@@ -37,6 +37,13 @@ pub struct Args {
     verbose: bool,
 }
 
+impl Args {
+    /// Returns whether a layer was named, or the long run of all was asked for.
+    fn asks_for(&self, layer: Layer) -> bool {
+        self.long || self.layer.contains(&layer)
+    }
+}
+
 /// The outcome of a test or a layer.
 pub enum Outcome {
     /// It ran.
@@ -153,6 +160,15 @@ mod tests {
         assert_eq!(count("nothing", Ok(Outcome::Ran(Tally::default()))), Tally::FAILED);
         let passed = Tally { passed: 1, ..Tally::default() };
         assert_eq!(count("something", Ok(Outcome::Ran(passed))), passed);
+    }
+
+    #[test]
+    fn the_cluster_runs_if_it_is_named_and_in_a_long_run() {
+        let asks = |layers: &[Layer], long| {
+            Args { layer: layers.to_vec(), long, frames: None, verbose: false }.asks_for(Layer::Cluster)
+        };
+        assert!(asks(&[Layer::Unit, Layer::Cluster], false) && asks(&[], true));
+        assert!(!asks(&[], false) && !asks(&[Layer::Unit], false));
     }
 
     #[test]

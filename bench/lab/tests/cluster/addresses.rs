@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::clients::{Client, Protocol};
 use super::fixture::{CHANGE_LIMIT, NODES, PODS_LIMIT, Service, assets, proxy, roll_out, shared};
-use super::install::wait_for_agents;
+use super::install::{upgrade, wait_for_agents};
 use super::objects::service;
 
 /// Addresses of the nodes' subnet.
@@ -121,6 +121,21 @@ fn addresses_on_the_link(cluster: &Cluster) -> Result<()> {
     set_link(cluster, before, "up")?;
     println!("{first}: node-{before} cut, then node-{} answers after {took:?}", moved?);
     wait("an answer", PODS_LIMIT, || ask(first))?;
+    // The node finds its neighbours again: those that it looked for meanwhile count as gone for seconds.
+    wait("pods of other nodes", CHANGE_LIMIT, || reach_pods_elsewhere(cluster, before))
+}
+
+/// A pod on a node reaches pods of other nodes, by both families.
+fn reach_pods_elsewhere(cluster: &Cluster, node: u8) -> Result<()> {
+    let client = Client::in_pod(cluster, node)?;
+    let service = cluster.kubectl().json(&["get", "service", "on-link"])?;
+    let addresses = service["spec"]["clusterIPs"].as_array().cloned().unwrap_or_default();
+    ensure!(addresses.len() == 2, "{addresses:?}");
+    for address in addresses.iter().filter_map(Value::as_str) {
+        let target = SocketAddr::new(address.parse()?, Protocol::Http.port());
+        let backends = client.backends(Protocol::Http, target, 12)?;
+        ensure!(backends.len() > 1, "pods of other nodes are not reached: {backends:?}");
+    }
     Ok(())
 }
 
@@ -147,19 +162,8 @@ fn routes_between_nodes(cluster: &Cluster) -> Result<()> {
             })
         })
     };
-    let reach = || {
-        let client = Client::in_pod(cluster, 1)?;
-        let service = cluster.kubectl().json(&["get", "service", "on-link"])?;
-        let addresses = service["spec"]["clusterIPs"].as_array().cloned().unwrap_or_default();
-        for address in addresses.iter().filter_map(Value::as_str) {
-            let target = SocketAddr::new(address.parse()?, Protocol::Http.port());
-            let backends = client.backends(Protocol::Http, target, 12)?;
-            ensure!(backends.len() > 1, "pods of other nodes are not reached: {backends:?}");
-        }
-        Ok(())
-    };
     wait_for_ours()?;
-    let outcome = change("del").and_then(|()| reach());
+    let outcome = change("del").and_then(|()| reach_pods_elsewhere(cluster, 1));
     change("replace")?;
     outcome
 }
@@ -171,11 +175,8 @@ fn nodes_addresses_addresses_on_the_link_and_routes_work_with_the_rights_of_the_
     }
     let cluster = shared();
     let kubectl = cluster.kubectl();
-    let script = format!(
-        "helm upgrade millrace manifests/charts/millrace --namespace kube-system --reuse-values {VALUES}"
-    );
-    let upgraded = cluster.shell(&script, &assets().unwrap()).output().unwrap();
-    let outcome = wait_for_agents(&kubectl)
+    let outcome = upgrade(&cluster, VALUES)
+        .and_then(|()| wait_for_agents(&kubectl))
         .and_then(|()| nodes_own_addresses(&cluster))
         .and_then(|()| addresses_on_the_link(&cluster))
         .and_then(|()| routes_between_nodes(&cluster));
@@ -183,6 +184,5 @@ fn nodes_addresses_addresses_on_the_link_and_routes_work_with_the_rights_of_the_
     cluster.install_millrace(&assets().unwrap()).unwrap();
     wait_for_agents(&kubectl).unwrap();
     roll_out(&kubectl, "daemonset/pod-client").unwrap();
-    assert!(upgraded.status.success(), "{}", String::from_utf8_lossy(&upgraded.stderr));
     outcome.unwrap();
 }

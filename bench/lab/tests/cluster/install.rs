@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use millrace_lab::kubernetes::{Kubectl, Proxy, wait};
+use millrace_lab::kubernetes::{Cluster, Kubectl, Proxy, wait};
 use serde_json::{Value, json};
 
 use super::clients::{Client, Protocol};
@@ -61,14 +61,12 @@ fn a_path_that_no_node_has_stops_the_update_at_one_node() {
     let cluster = shared();
     let kubectl = cluster.kubectl();
     wait_for_agents(&kubectl).unwrap();
-    let script = "helm upgrade millrace manifests/charts/millrace --namespace kube-system --reuse-values \
-                  --set hostPaths.cgroup=/run/no-cgroup";
-    let upgraded = cluster.shell(script, &assets().unwrap()).output().unwrap();
+    let upgraded = upgrade(&cluster, "--set hostPaths.cgroup=/run/no-cgroup");
     let reason = wait("the reason", UPDATE_LIMIT, || described(&kubectl, "FailedMount", "no-cgroup"));
     let agents = agents(&kubectl);
     cluster.install_millrace(&assets().unwrap()).unwrap();
     wait_for_agents(&kubectl).unwrap();
-    assert!(upgraded.status.success(), "{}", String::from_utf8_lossy(&upgraded.stderr));
+    upgraded.unwrap();
     assert!(reason.unwrap().contains("/run/no-cgroup is not a directory"));
     let ready = agents.unwrap().iter().filter(|pod| is_ready(pod)).count();
     assert_eq!(ready, usize::from(NODES) - 1, "agents serve on the other nodes");
@@ -112,12 +110,7 @@ fn the_variant_with_nft_serves_by_ebpf_too() {
         kubectl.run(&[agent, words].concat())
     };
     exec(&["nft", "--version"]).unwrap_err();
-    let script = format!(
-        "helm upgrade millrace manifests/charts/millrace --namespace kube-system --reuse-values --set \
-         image.tag={}-ipvs",
-        env!("CARGO_PKG_VERSION")
-    );
-    let upgraded = cluster.shell(&script, &assets().unwrap()).output().unwrap();
+    let upgraded = upgrade(&cluster, concat!("--set image.tag=", env!("CARGO_PKG_VERSION"), "-ipvs"));
     let ready = wait_for_agents(&kubectl);
     let version = exec(&["nft", "--version"]);
     let status = exec(&["millrace", "status"]);
@@ -125,11 +118,21 @@ fn the_variant_with_nft_serves_by_ebpf_too() {
     let answer = wait("an answer", CHANGE_LIMIT, || client.ask(Protocol::Http, target, "hostname"));
     cluster.install_millrace(&assets().unwrap()).unwrap();
     wait_for_agents(&kubectl).unwrap();
-    assert!(upgraded.status.success(), "{}", String::from_utf8_lossy(&upgraded.stderr));
+    upgraded.unwrap();
     ready.unwrap();
     assert!(version.unwrap().starts_with("nftables v"));
     assert!(status.unwrap().contains("nothing"), "a condition fails");
     answer.unwrap();
+}
+
+/// Sets values of the chart, beside those of the release.
+pub fn upgrade(cluster: &Cluster, values: &str) -> Result<()> {
+    let script = format!(
+        "helm upgrade millrace manifests/charts/millrace --namespace kube-system --reuse-values {values}"
+    );
+    let upgraded = cluster.shell(&script, &assets()?).output().context("can't run helm")?;
+    ensure!(upgraded.status.success(), "helm: {}", String::from_utf8_lossy(&upgraded.stderr));
+    Ok(())
 }
 
 /// Returns the line of `kubectl describe` about an agent that is not ready with these two texts.
