@@ -80,10 +80,10 @@ impl Link {
         self.name == name && self.host.mac == mac
     }
 
-    /// Gives up all addresses but the wanted ones. While not all objects could be read, it keeps those that it has.
+    /// Gives up all addresses but the wanted ones. While not all objects could be read, it keeps those of an earlier agent.
     pub fn release_others(&mut self, wanted: &Wanted, shared: &mut Shared) {
         let is_gone = |address: &IpAddr, claim: &Claim| {
-            !wanted.ranks.contains_key(address) && (wanted.is_complete || !claim.is_held())
+            wanted.is_over(*address) || !wanted.ranks.contains_key(address) && !claim.is_held()
         };
         let gone = self.claims.iter().filter(|(address, claim)| is_gone(address, claim));
         let gone: Vec<IpAddr> = gone.map(|(address, _)| *address).collect();

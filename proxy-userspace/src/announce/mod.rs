@@ -125,7 +125,7 @@ impl Announcer {
 
     /// Follows a change of the addresses or devices.
     fn refresh(&mut self, wanted: &Wanted, topology: Option<&Topology>) {
-        let Wanted { ranks, is_complete } = wanted;
+        let Wanted { ranks, is_complete, .. } = wanted;
         for link in self.links.values_mut() {
             link.release_others(wanted, &mut self.shared);
         }
@@ -136,7 +136,7 @@ impl Announcer {
         self.open_links(&devices);
         let answered = self.answered();
         for (address, index) in answered.keys() {
-            let is_left = !ranks.contains_key(address) && *is_complete || !devices.contains_key(index);
+            let is_left = wanted.is_over(*address) || !devices.contains_key(index);
             let is_let_go = self.links.get(index).is_some_and(|link| link.waits_for(*address));
             if (is_left || is_let_go)
                 && let Err(error) = self.shared.map.remove(*address, *index)

@@ -1,6 +1,6 @@
 //! A node's place among the candidates for an address: rendezvous hashing, which every node computes alike.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -17,8 +17,18 @@ pub type Ranks = BTreeMap<IpAddr, usize>;
 pub struct Wanted {
     /// The addresses that this node is a candidate for.
     pub ranks: Ranks,
-    /// Whether all objects could be read. If not, what is announced and not in `ranks` stays.
+    /// The addresses whose Services were read by this agent, now or before.
+    pub known: BTreeSet<IpAddr>,
+    /// Whether all objects could be read. If not, an address of an earlier agent may be that of one which could not.
     pub is_complete: bool,
+}
+
+impl Wanted {
+    /// Returns whether this node is to announce the address no more.
+    #[must_use]
+    pub fn is_over(&self, address: IpAddr) -> bool {
+        !self.ranks.contains_key(&address) && (self.is_complete || self.known.contains(&address))
+    }
 }
 
 /// Returns the addresses inside ranges that this node is a candidate for.
@@ -26,23 +36,38 @@ pub struct Wanted {
 pub fn ranks(desired: &Desired, ranges: &[IpNet]) -> Ranks {
     let own = desired.node_name.as_str();
     let may_announce = |node: &&str| !desired.without_clients.contains(*node);
+    let is_ready = |node: &str| !desired.not_ready.contains(node);
     let rank = |address: IpAddr, candidates: &Candidates| match candidates {
-        Candidates::All => place(own, desired.nodes.keys().map(String::as_str).filter(may_announce), address),
-        Candidates::Only(nodes) => place(own, nodes.iter().map(|node| &**node).filter(may_announce), address),
+        Candidates::All => {
+            let nodes = desired.nodes.keys().map(String::as_str).filter(may_announce);
+            place(own, nodes, is_ready, address)
+        }
+        Candidates::Only(nodes) => {
+            place(own, nodes.iter().map(|node| &**node).filter(may_announce), is_ready, address)
+        }
     };
     let is_inside = |address: &IpAddr| ranges.iter().any(|range| range.contains(address));
     let announced = desired.announced.iter().filter(|(address, _)| is_inside(address));
     announced.filter_map(|(address, candidates)| Some((*address, rank(*address, candidates)?))).collect()
 }
 
-/// Returns how many candidates have a higher weight than this node; `None` if it is no candidate.
-fn place<'a>(own: &str, candidates: impl Iterator<Item = &'a str>, address: IpAddr) -> Option<usize> {
-    let own_weight = (weight(own, address), own);
+/// Returns how many candidates come before this node; `None` if it is no candidate.
+///
+/// Nodes that are not ready come last: they may be silent, and each silent one that comes before costs half a second.
+/// If none is ready, they keep their order. Then the fault is rather in what watches them.
+fn place<'a>(
+    own: &str,
+    candidates: impl Iterator<Item = &'a str>,
+    is_ready: impl Fn(&str) -> bool,
+    address: IpAddr,
+) -> Option<usize> {
+    let weight = |node: &'a str| (is_ready(node), weight(node, address), node);
+    let own_weight = (is_ready(own), self::weight(own, address), own);
     let mut is_candidate = false;
     let mut higher = 0;
     for node in candidates {
         is_candidate |= node == own;
-        higher += usize::from((weight(node, address), node) > own_weight);
+        higher += usize::from(weight(node) > own_weight);
     }
     is_candidate.then_some(higher)
 }
@@ -57,8 +82,6 @@ fn weight(node: &str, address: IpAddr) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
 
     fn desired(own: &str, nodes: usize, candidates: &Candidates) -> Desired {
@@ -126,6 +149,21 @@ mod tests {
         assert!(all_ranks(&desired).values().all(|rank| *rank == 0));
         desired.without_clients = ["node-0".to_owned()].into();
         assert!(all_ranks(&desired).is_empty());
+    }
+
+    #[test]
+    fn nodes_that_are_not_ready_come_last_in_their_own_order() {
+        let rank_of = |own: &str, not_ready: &[&str]| {
+            let mut desired = desired(own, 4, &Candidates::All);
+            desired.not_ready = not_ready.iter().map(|node| (*node).to_owned()).collect();
+            all_ranks(&desired)
+        };
+        let names = ["node-0", "node-1", "node-2", "node-3"];
+        for node in ["node-0", "node-1"] {
+            assert!(rank_of(node, &["node-2", "node-3"]).values().all(|rank| *rank < 2), "{node}");
+            assert!(rank_of(node, &["node-0", "node-1"]).values().all(|rank| *rank >= 2), "{node}");
+            assert_eq!(rank_of(node, &names), rank_of(node, &[]));
+        }
     }
 
     #[test]

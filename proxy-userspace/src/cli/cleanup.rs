@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -17,6 +18,9 @@ use crate::dataplane::{ebpf, ipvs};
 use crate::node::{self, Host};
 use crate::source::Signs;
 use crate::source::kubernetes::{DaemonSetName, connect, wait_for_daemonset};
+
+/// Time for a routing daemon to tell the routers that a route is gone.
+const WITHDRAWAL: Duration = Duration::from_secs(1);
 
 /// Flags of `millrace cleanup`.
 #[derive(Args, Clone, Debug)]
@@ -90,17 +94,25 @@ async fn clean_up(place: &Place) -> Result<Document, CliError> {
     // Unreadable pins can be removed all the same.
     let ways = place.maps().and_then(|maps| maps.ways()).unwrap_or_default();
     let targets: BTreeSet<IpAddr> = ways.iter().map(|way| way.target).collect();
-    let cleaned = ebpf::cleanup(&place.bpffs_path).map_err(|error| match error {
+    let of_ebpf = |error| match error {
         ebpf::OpenError::InUse { process, .. } => CliError::Running { process },
         error => error.into(),
-    })?;
-    let of_ipvs = ipvs::cleanup().map_err(|error| match error {
+    };
+    let of_ipvs = |error| match error {
         ipvs::OpenError::InUse => CliError::Running { process: place.agent().map(|agent| agent.process) },
         error => error.into(),
-    })?;
-    let of_ipvs = of_ipvs.removed;
+    };
+    ebpf::check_unused(&place.bpffs_path).map_err(of_ebpf)?;
+    ipvs::check_unused().map_err(of_ipvs)?;
+    // First, while the programs still serve what a routing daemon announces. What fails here keeps nothing else.
+    let routes = node::remove_own_routes().await;
+    if routes.as_ref().is_ok_and(|routes| routes.iter().any(|route| route.via.node().is_none())) {
+        tokio::time::sleep(WITHDRAWAL).await;
+    }
+    let cleaned = ebpf::cleanup(&place.bpffs_path).map_err(of_ebpf)?;
+    let of_ipvs = ipvs::cleanup().map_err(of_ipvs)?.removed;
     let neighbours = node::release_for(&targets).await?;
-    let routes = node::remove_own_routes().await?.iter().map(|route| route.prefix.to_string()).collect();
+    let routes = routes?.iter().map(|route| route.prefix.to_string()).collect();
     match PinnedMaps::open(&place.bpffs_path) {
         Err(ReadError::Absent { .. }) => {}
         _ => return Err(CliError::Left(format!("maps below {}", place.bpffs_path.display()))),

@@ -307,6 +307,20 @@ mod tests {
     }
 
     #[test]
+    fn a_clock_that_jumps_neither_takes_nor_keeps_a_lease() {
+        let begin = Instant::now();
+        for renewed in [0, 4_000_000_000] {
+            let mut candidate = Candidate::new("me".to_owned());
+            let mut lease = lease("other", 1, Some(15));
+            let time = Timestamp::from_second(renewed).unwrap();
+            lease.spec.as_mut().unwrap().renew_time = Some(MicroTime(time));
+            assert_eq!(candidate.step(Some(&lease), begin), Step::Wait);
+            assert_eq!(candidate.step(Some(&lease), begin + Duration::from_secs(14)), Step::Wait);
+            assert_eq!(candidate.step(Some(&lease), begin + Duration::from_secs(15)), Step::Take);
+        }
+    }
+
+    #[test]
     fn the_holders_own_duration_counts_and_a_senseless_one_is_ours() {
         let begin = Instant::now();
         let steps = |seconds| {

@@ -101,7 +101,7 @@ pub async fn run(settings: Settings, stop: watch::Receiver<()>) -> Result<(), So
         figures,
         signs,
         leadership,
-        is_listed: false,
+        listing: None,
         due: None,
     };
     controller.run(batches, stop).await;
@@ -123,8 +123,8 @@ struct Controller {
     figures: Figures,
     signs: Signs,
     leadership: Leadership,
-    /// Whether everything was listed once. Before that no object may count as missing.
-    is_listed: bool,
+    /// The last listing. Before the first one no object may count as missing.
+    listing: Option<Listing>,
     /// When statuses are to be compared again.
     due: Option<Instant>,
 }
@@ -177,8 +177,8 @@ impl Controller {
                     }
                 }
                 SourceEvent::Listed(listing) => {
-                    self.is_listed = true;
                     self.signs.list(listing == Listing::Complete);
+                    self.listing = Some(listing);
                 }
                 SourceEvent::Problem(problem) => warn!("{problem}"),
             }
@@ -189,16 +189,20 @@ impl Controller {
     /// Writes the statuses that differ from the wanted ones, if this process leads.
     async fn write(&mut self) {
         self.due = None;
-        if !self.is_listed || !self.leadership.is_held() {
+        let Some(listing) = &self.listing else { return };
+        if !self.leadership.is_held() {
             // A renewal that comes late begins no leadership, and wakes nobody.
             self.due = self.leadership.is_in_doubt().then(|| Instant::now() + DOUBT);
             return;
         }
         let now = Instant::now();
         let mut statements = BTreeMap::new();
-        let wanted = self.cluster.wanted();
-        for (key, wanted) in &wanted {
+        let mut wanted = self.cluster.wanted();
+        for (key, wanted) in &mut wanted {
             let Some(current) = self.cluster.current(key) else { continue };
+            if *listing != Listing::Complete {
+                wanted.keep(current);
+            }
             let (statement, news) = self.statuses.compare(key, wanted, current, now);
             for notice in news {
                 self.teller.tell(key, self.cluster.uid(key), notice);

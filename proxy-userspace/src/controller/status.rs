@@ -16,8 +16,10 @@ use crate::model::ServiceKey;
 /// Writes of the same status within [`WINDOW`] after which a Service is left alone.
 const MOST_REPETITIONS: usize = 3;
 const WINDOW: Duration = Duration::from_mins(1);
-/// Time for which a contested Service is left alone.
+/// Time for which a contested Service is left alone. It doubles each time. A Service that was left as it is for that time
+/// is contested no more.
 const REST: Duration = Duration::from_mins(5);
+const LONGEST_REST: Duration = Duration::from_hours(4);
 
 /// The first and the longest wait before a failed write is tried again.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
@@ -42,6 +44,10 @@ struct Book {
     is_unconfirmed: bool,
     /// When the same status was written again.
     repetitions: Vec<Instant>,
+    /// How often in a row the Service was left alone because it is contested.
+    rests: u32,
+    /// Since when the status is as wanted.
+    settled_at: Option<Instant>,
     /// Until when the Service is left alone: it is contested, or a write failed.
     rests_until: Option<Instant>,
     /// Writes that failed in a row.
@@ -80,9 +86,11 @@ impl Statuses {
         }
     }
 
-    /// Forgets everything: another process leads.
+    /// Forgets what was written: another process leads, or did. What was told stays told.
     pub fn forget(&mut self) {
-        self.services.clear();
+        for book in self.services.values_mut() {
+            *book = Book { told: std::mem::take(&mut book.told), ..Book::default() };
+        }
     }
 
     /// Notes the outcome of writing a status.
@@ -112,7 +120,14 @@ impl Statuses {
     ) -> (Option<Statement>, Vec<Notice>) {
         let book = self.services.entry(key.clone()).or_default();
         let mut notices = book.news(wanted);
-        let Some(statement) = difference(wanted, current) else { return (None, notices) };
+        let Some(statement) = difference(wanted, current) else {
+            book.settled_at.get_or_insert(now);
+            return (None, notices);
+        };
+        if book.settled_at.take().is_some_and(|since| since + REST <= now) {
+            book.rests = 0;
+            book.told.remove(CONTESTED);
+        }
         let is_repetition = book.written.as_ref() == Some(&statement);
         if book.is_unconfirmed && is_repetition {
             return (None, notices);
@@ -124,9 +139,13 @@ impl Statuses {
         if is_repetition {
             book.repetitions.retain(|written| now < *written + WINDOW);
             book.repetitions.push(now);
-            if book.repetitions.len() > MOST_REPETITIONS {
+            // After a rest, one write shows whether the other controller is still there.
+            let most = if book.rests == 0 { MOST_REPETITIONS } else { 1 };
+            if book.repetitions.len() > most {
                 book.repetitions.clear();
-                book.rests_until = Some(now + REST);
+                let rest = REST.saturating_mul(1 << book.rests.min(16)).min(LONGEST_REST);
+                book.rests += 1;
+                book.rests_until = Some(now + rest);
                 notices.extend(book.tell(CONTESTED, Some(contested())));
                 return (None, notices);
             }
@@ -176,8 +195,8 @@ fn difference(wanted: &Wanted, current: &Current) -> Option<Statement> {
 
 fn contested() -> String {
     format!(
-        "another controller writes status.loadBalancer of this Service, too; it is left alone for {} minutes; \
-         give it a spec.loadBalancerClass, or start one of the controllers so that it leaves Services without a class \
+        "another controller writes status.loadBalancer of this Service, too; it is left alone for {} minutes, and \
+         longer each time; give it a spec.loadBalancerClass, or start one of the controllers so that it leaves Services without a class \
          alone",
         REST.as_secs() / 60
     )
@@ -242,10 +261,34 @@ mod tests {
             statuses.heard(&key(), true);
             now += Duration::from_secs(1);
         }
-        // Ten minutes: twice the first write and its repetitions.
-        assert_eq!(writes, 1 + MOST_REPETITIONS + MOST_REPETITIONS);
+        // Ten minutes: the first write and its repetitions, and one more after a rest.
+        assert_eq!(writes, 1 + MOST_REPETITIONS + 1);
         assert_eq!(told.len(), 1);
         assert_eq!(told[0].reason, CONTESTED);
+        // Who has let go for long, and comes again, is told of again.
+        for theirs in [current(&["192.0.2.1"]), theirs] {
+            now += REST;
+            for _ in 0..10 {
+                let (statement, notices) = statuses.compare(&key(), &mine, &theirs, now);
+                told.extend(notices);
+                statement.into_iter().for_each(|statement| statuses.wrote(&key(), statement));
+                statuses.heard(&key(), true);
+                now += Duration::from_secs(1);
+            }
+        }
+        assert_eq!(told.len(), 2);
+    }
+
+    #[test]
+    fn what_was_told_is_not_told_again_by_the_same_process_when_it_leads_again() {
+        let mut statuses = Statuses::default();
+        let without = Wanted { addresses: None, conflict: None, shortage: Some(Shortage::NoNode) };
+        let told = |statuses: &mut Statuses| {
+            statuses.compare(&key(), &without, &current(&[]), Instant::now()).1.len()
+        };
+        assert_eq!(told(&mut statuses), 1);
+        statuses.forget();
+        assert_eq!(told(&mut statuses), 0);
     }
 
     #[test]

@@ -200,8 +200,11 @@ pub struct Desired {
     pub eligibility: Eligibility,
     /// The ranges of pods of every node that has any and an address, in the order of its Node object.
     pub pod_ranges: BTreeMap<String, Vec<IpNet>>,
-    /// The nodes that get no clients from load balancers: `node.kubernetes.io/exclude-from-external-load-balancers`.
+    /// The nodes that get no clients from load balancers: `node.kubernetes.io/exclude-from-external-load-balancers`, or
+    /// about to go.
     pub without_clients: BTreeSet<String>,
+    /// The nodes that are not ready. They may serve all the same.
+    pub not_ready: BTreeSet<String>,
     /// The Services' addresses that nodes announce: on their links (`--l2-announce`), or by routes
     /// (`--route-announce`). Empty if this node is not to announce any.
     pub announced: BTreeMap<IpAddr, Candidates>,

@@ -22,6 +22,9 @@ pub const OS_LABEL: &str = "kubernetes.io/os";
 /// The operating system that the agent runs on.
 pub const AGENTS_OS: &str = "linux";
 
+/// The condition that tells whether a node's kubelet is well.
+pub const READY: &str = "Ready";
+
 /// Returns whether the node may have an agent: it does not have another operating system, and is
 /// not about to go.
 #[must_use]
@@ -39,8 +42,10 @@ pub(super) struct NodeSpec {
     pub external: Vec<IpAddr>,
     /// The ranges of its pods in their order.
     pub pod_ranges: Vec<IpNet>,
-    /// Whether the node has [`EXCLUDE_LABEL`].
+    /// Whether load balancers send no clients there: it has [`EXCLUDE_LABEL`], or is about to go.
     pub gets_no_clients: bool,
+    /// Whether its kubelet does not tell that it is well. It may serve all the same.
+    pub is_not_ready: bool,
     /// The parts that matter only for this node's own object.
     pub own: OwnFacts,
 }
@@ -74,7 +79,8 @@ impl NodeSpec {
     }
     /// Returns the parts that still hold after the object was deleted.
     pub fn without_object(self) -> Self {
-        Self { own: OwnFacts { eligibility: Eligibility::Missing, ..self.own }, ..self }
+        let own = OwnFacts { eligibility: Eligibility::Missing, ..self.own };
+        Self { own, gets_no_clients: false, is_not_ready: false, ..self }
     }
     /// Returns all addresses.
     pub fn addresses(&self) -> BTreeSet<IpAddr> {
@@ -88,8 +94,11 @@ pub(super) fn read_node(node: &Node, which: WhichNode, notes: &mut Notes) -> Nod
         WhichNode::Other => OwnFacts::default(),
     };
     let labels = node.metadata.labels.as_ref();
-    let gets_no_clients = labels.is_some_and(|labels| labels.contains_key(EXCLUDE_LABEL));
-    let mut spec = NodeSpec { gets_no_clients, own, ..NodeSpec::default() };
+    let gets_no_clients = labels.is_some_and(|labels| labels.contains_key(EXCLUDE_LABEL))
+        || eligibility(node) != Eligibility::Eligible;
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+    let is_not_ready = conditions.iter().any(|one| one.type_ == READY && one.status != "True");
+    let mut spec = NodeSpec { gets_no_clients, is_not_ready, own, ..NodeSpec::default() };
     let ranges = node.spec.as_ref().and_then(|spec| spec.pod_cidrs.as_deref()).unwrap_or_default();
     for (index, range) in ranges.iter().enumerate() {
         match range.parse() {
@@ -114,18 +123,21 @@ pub(super) fn read_node(node: &Node, which: WhichNode, notes: &mut Notes) -> Nod
     spec
 }
 
-fn read_own(node: &Node) -> OwnFacts {
-    let labels = node.metadata.labels.as_ref();
+fn eligibility(node: &Node) -> Eligibility {
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
-    let eligibility = if node.metadata.deletion_timestamp.is_some() {
+    if node.metadata.deletion_timestamp.is_some() {
         Eligibility::Deleted
     } else if taints.iter().any(|taint| taint.key == AUTOSCALER_TAINT) {
         Eligibility::Tainted
     } else {
         Eligibility::Eligible
-    };
+    }
+}
+
+fn read_own(node: &Node) -> OwnFacts {
+    let labels = node.metadata.labels.as_ref();
     let zone = labels.and_then(|labels| labels.get(ZONE_LABEL)).filter(|zone| !zone.is_empty()).cloned();
-    OwnFacts { zone, eligibility }
+    OwnFacts { zone, eligibility: eligibility(node) }
 }
 
 #[cfg(test)]

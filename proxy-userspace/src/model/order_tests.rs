@@ -113,8 +113,10 @@ fn node() -> impl Strategy<Value = Object> {
     let address = (select(&["InternalIP", "ExternalIP"][..]), select(&NODE_ADDRESSES[..]));
     let taints = vec(select(&["ToBeDeletedByClusterAutoscaler", "other"][..]), 0..2);
     let deleted = proptest::option::weighted(0.1, Just("2026-01-01T00:00:00Z"));
-    let facts = (select(&["", "a", "b"][..]), taints, deleted);
-    (select(&NODES[..]), facts, vec(address, 0..3)).prop_map(|(name, (zone, taints, deleted), addresses)| {
+    let ready = select(&["True", "False"][..]);
+    let facts = (select(&["", "a", "b"][..]), taints, deleted, ready);
+    (select(&NODES[..]), facts, vec(address, 0..3)).prop_map(|(name, facts, addresses)| {
+        let (zone, taints, deleted, ready) = facts;
         let addresses: Vec<_> =
             addresses.iter().map(|(kind, address)| json!({"type": kind, "address": address})).collect();
         let taints: Vec<_> = taints.iter().map(|key| json!({"key": key, "effect": "NoSchedule"})).collect();
@@ -124,7 +126,7 @@ fn node() -> impl Strategy<Value = Object> {
                 "name": name, "labels": {"topology.kubernetes.io/zone": zone}, "deletionTimestamp": deleted,
             },
             "spec": {"taints": taints},
-            "status": {"addresses": addresses},
+            "status": {"addresses": addresses, "conditions": [{"type": "Ready", "status": ready}]},
         });
         Object::Node(from_value(node).unwrap())
     })
@@ -199,6 +201,9 @@ impl Follower {
         self.copy.health_checks.clone_from(&desired.health_checks);
         self.copy.health_check_addresses.clone_from(&desired.health_check_addresses);
         self.copy.eligibility = desired.eligibility;
+        // No data plane asks for these.
+        self.copy.without_clients.clone_from(&desired.without_clients);
+        self.copy.not_ready.clone_from(&desired.not_ready);
         assert_eq!(&self.copy, desired, "what changed was named");
     }
     fn problems(&self) -> BTreeSet<Problem> {

@@ -150,11 +150,12 @@ impl Model {
                 Some(ranges) => self.desired.pod_ranges.insert(name.clone(), ranges),
                 None => self.desired.pod_ranges.remove(&name),
             };
-            if node.is_some_and(|node| node.gets_no_clients) {
-                self.desired.without_clients.insert(name.clone());
-            } else {
-                self.desired.without_clients.remove(&name);
-            }
+            set_member(
+                &mut self.desired.without_clients,
+                &name,
+                node.is_some_and(|node| node.gets_no_clients),
+            );
+            set_member(&mut self.desired.not_ready, &name, node.is_some_and(|node| node.is_not_ready));
             changed |= self.desired.nodes.get(&name) != addresses.as_ref();
             match addresses {
                 Some(addresses) => self.desired.nodes.insert(name, addresses),
@@ -323,6 +324,14 @@ pub(super) fn cluster_ranges(settings: &ModelSettings) -> impl Iterator<Item = I
 /// not.
 fn relevant_parts(node: Option<&NodeSpec>) -> Option<(&[IpAddr], &[IpAddr], Option<&str>)> {
     node.map(|node| (node.internal.as_slice(), node.external.as_slice(), node.own.zone.as_deref()))
+}
+
+fn set_member(names: &mut BTreeSet<String>, name: &str, is_member: bool) {
+    if is_member {
+        names.insert(name.to_owned());
+    } else {
+        names.remove(name);
+    }
 }
 
 fn target(frontend: &Frontend, port: &ServicePort) -> Target {

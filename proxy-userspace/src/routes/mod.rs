@@ -12,6 +12,7 @@ mod tunnels;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
@@ -23,6 +24,8 @@ use crate::reconcile::{Observer, Synced};
 
 /// Time between two looks at the routes: a person or another program may have removed one.
 const LOOK: Duration = Duration::from_secs(30);
+/// Time until what failed is tried again. A route that should be gone brings packets that nobody serves.
+const RETRY: Duration = Duration::from_secs(5);
 
 /// The routes to keep.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,7 +34,9 @@ pub struct WantedRoutes {
     /// Whether nodes behind a router are reached by tunnels.
     tunnels: bool,
     own: OwnEnd,
-    /// Whether all objects could be read. If not, other routes of ours stay.
+    /// The prefixes of routes whose objects were read by this agent, now or before.
+    known: BTreeSet<IpNet>,
+    /// Whether all objects could be read. If not, other routes of an earlier agent stay.
     is_complete: bool,
     /// Whether this node serves. If not, no route to an address of a Service stays.
     serves: bool,
@@ -41,7 +46,8 @@ impl WantedRoutes {
     /// Returns whether a route that was found is to go. One that leads elsewhere would be in the way of a wanted one.
     fn replaces(&self, found: OwnRoute) -> bool {
         let is_in_the_way = || self.routes.iter().any(|route| route.prefix == found.prefix);
-        let is_over = self.is_complete || !self.serves && is_to_service(&found);
+        let is_over =
+            self.is_complete || self.known.contains(&found.prefix) || !self.serves && is_to_service(&found);
         !self.routes.contains(&found) && (is_over || is_in_the_way())
     }
 }
@@ -56,29 +62,48 @@ fn is_to_service(route: &OwnRoute) -> bool {
 pub struct RouteObserver {
     settings: RouteSettings,
     wanted: watch::Sender<Option<WantedRoutes>>,
+    /// The prefixes of routes whose objects were read since all objects could be read.
+    known: BTreeSet<IpNet>,
+    /// The prefixes of addresses that were to be announced last.
+    announced: BTreeSet<IpNet>,
 }
 
 impl RouteObserver {
     /// Returns an observer of a task that has not begun.
     #[must_use]
     pub fn new(settings: RouteSettings, wanted: watch::Sender<Option<WantedRoutes>>) -> Self {
-        Self { settings, wanted }
+        Self { settings, wanted, known: BTreeSet::new(), announced: BTreeSet::new() }
     }
 }
 
 impl Observer for RouteObserver {
     fn synced(&mut self, synced: &Synced<'_>) {
+        let is_complete = !synced.dirty.incomplete;
+        if is_complete {
+            self.known.clear();
+        }
         let mut routes = plan::plan(synced.desired, &self.settings);
-        // A node without programs can't serve what it would announce.
+        self.known.extend(routes.iter().map(|route| route.prefix));
+        // Other nodes may serve these now.
+        self.known.extend(synced.desired.announced.keys().map(|address| IpNet::from(*address)));
+        // A node without programs can't serve what it would announce. A Service that could not be written now, and was
+        // announced before, goes on with its former endpoints.
         let serves = synced.report.serves();
-        routes.retain(|route| serves || !is_to_service(route));
+        let unwritten = synced.unwritten();
+        let is_served = |route: &OwnRoute| {
+            serves && (!unwritten.contains(&route.prefix.addr()) || self.announced.contains(&route.prefix))
+        };
+        routes.retain(|route| !is_to_service(route) || is_served(route));
+        self.announced =
+            routes.iter().filter(|route| is_to_service(route)).map(|route| route.prefix).collect();
         let tunnels = self.settings.to_pods == PodRoutes::Ipip;
         let Desired { nodes, pod_ranges, node_name, .. } = synced.desired;
         let own = OwnEnd {
             addresses: nodes.get(node_name).cloned().unwrap_or_default(),
             ranges: pod_ranges.get(node_name).cloned().unwrap_or_default(),
         };
-        let wanted = WantedRoutes { routes, tunnels, own, is_complete: !synced.dirty.incomplete, serves };
+        let known = self.known.clone();
+        let wanted = WantedRoutes { routes, tunnels, own, known, is_complete, serves };
         self.wanted.send_if_modified(|now| {
             let is_new = now.as_ref() != Some(&wanted);
             *now = Some(wanted);
@@ -97,10 +122,10 @@ pub async fn keep_routes(mut wanted: watch::Receiver<Option<WantedRoutes>>) {
         let now = wanted.borrow_and_update().clone().unwrap_or_default();
         // Without any route there is nothing to look after.
         let has_routes = !now.routes.is_empty();
-        let is_idle = keeper.try_keep(now).await && !has_routes;
+        let is_done = keeper.try_keep(now).await;
         tokio::select! {
             changed = wanted.changed() => if changed.is_err() { return },
-            () = sleep(LOOK), if !is_idle => {}
+            () = sleep(if is_done { LOOK } else { RETRY }), if has_routes || !is_done => {}
         }
     }
 }
@@ -120,6 +145,12 @@ mod tests {
                 WantedRoutes { routes: [to_pods].into(), is_complete, serves, ..WantedRoutes::default() };
             [to_pods, moved, other, served].map(|found| wanted.replaces(found))
         };
+        let wanted = WantedRoutes { known: [served.prefix].into(), serves: true, ..WantedRoutes::default() };
+        assert_eq!(
+            [other, served].map(|found| wanted.replaces(found)),
+            [false, true],
+            "a Service that was read"
+        );
         assert_eq!(goes(true, true), [false, true, true, true]);
         assert_eq!(goes(false, true), [false, true, false, false]);
         assert_eq!(goes(false, false), [false, true, false, true]);

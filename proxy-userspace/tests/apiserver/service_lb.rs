@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use millrace_lab::agent;
 use millrace_lab::apiserver::{ApiServer, Kube};
-use millrace_lab::capture::Trail;
+use millrace_lab::capture::{Capture, Trail};
 use millrace_lab::cluster::Cluster;
 use millrace_lab::manifests::{Service, nodes};
 use millrace_lab::process::{self, Process};
 use millrace_lab::topology::{Dual, Family};
-use millrace_lab::traffic::{Connection, Protocol, ask, get_status};
+use millrace_lab::traffic::{Answer, Connection, Protocol, ask, get_status};
 use millrace_lab::walk::Walk;
 use serde_json::{Value, json};
 
@@ -210,8 +210,12 @@ fn clients_of_a_public_address_that_a_router_maps_to_the_node_are_served_and_see
     for family in Family::ALL {
         stage.wait_for_agent(1, "mapped", own.of(family), true)?;
         for protocol in Protocol::ALL {
-            let seen = ask(bed.client(), protocol, SocketAddr::new(public.of(family), 80))?.sighting;
+            let mut capture = Capture::start(bed.router(), &["node1", "node2"])?;
+            let Answer { sighting: seen, client } =
+                ask(bed.client(), protocol, SocketAddr::new(public.of(family), 80))?;
             assert_eq!(seen.peer.ip(), bed.client_addresses().of(family), "{protocol:?}");
+            let trail = Trail::of(capture.packets()?, client, SocketAddr::new(own.of(family), 80));
+            assert_eq!(trail, Trail::local("node1"), "{protocol:?}");
             assert!(["pod-1a", "pod-1b"].contains(&seen.backend.as_str()), "{seen:?}");
         }
     }

@@ -8,11 +8,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use millrace_lab::announced;
+use millrace_lab::capture::Trail;
 use millrace_lab::cluster::Cluster;
 use millrace_lab::net::Netlink;
 use millrace_lab::process::output;
 use millrace_lab::topology::{Dual, Family, Shape, vip};
 use millrace_lab::traffic::{LongConnections, Protocol, Stream, ask, ping};
+use millrace_lab::walk::Walk;
 
 use crate::fixture::{wait_until, xdp};
 
@@ -146,9 +148,9 @@ fn with_policy_local_a_node_with_endpoints_answers_and_nobody_where_none_has_any
             wait_until(LIMIT, &format!("node {node} alone answers for {address}"), || {
                 Ok(holders(&cluster, address)? == BTreeSet::from([node]))
             })?;
-            let answer = ask(cluster.bed().client(), Protocol::Tcp, SocketAddr::new(address, 80))?;
-            ensure!(answer.sighting.backend == pod && answer.kept_client(), "{answer:?}");
         }
+        let trail = Trail::local(&format!("node{node}"));
+        cluster.expect(&Walk::to("local", vip(3), 80, &[&pod], trail))?;
         // Hosts ask in this group for the address.
         let groups =
             cluster.bed().node(node)?.namespace().run(async || {

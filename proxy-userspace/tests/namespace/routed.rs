@@ -65,6 +65,32 @@ fn start_daemons(cluster: &Cluster) -> Result<Vec<Speaker>> {
     Ok(speakers)
 }
 
+/// Returns the configuration of a daemon in docs/bgp.md.
+fn documented(daemon: &str) -> Option<&'static str> {
+    let (_, behind) = include_str!("../../../docs/bgp.md").split_once(&format!("**{daemon}**"))?;
+    behind.split("```").nth(1)?.strip_prefix("text\n")
+}
+
+#[test]
+fn frr_and_bird_take_the_configurations_of_the_guide() -> Result<()> {
+    for (daemon, check) in [
+        ("FRR", ["/usr/lib/frr/bgpd", "--dryrun", "--config_file"].as_slice()),
+        ("BIRD", &["/usr/sbin/bird", "-p", "-c"]),
+    ] {
+        let config = documented(daemon).context("docs/bgp.md has no such block")?;
+        let file = std::env::temp_dir().join(format!("millrace-{daemon}-{}.conf", std::process::id()));
+        std::fs::write(&file, config)?;
+        let [program, words @ ..] = check else { continue };
+        let checked = std::process::Command::new(program).args(words).arg(&file).output();
+        std::fs::remove_file(&file)?;
+        let checked = checked?;
+        let said =
+            [checked.stdout, checked.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+        ensure!(checked.status.success() && !said.contains("No such command"), "{daemon}: {said}");
+    }
+    Ok(())
+}
+
 #[test]
 fn frr_and_bird_announce_an_address_where_it_is_served_and_nowhere_else() -> Result<()> {
     let mut cluster = three_nodes(&FLAGS)?;

@@ -205,6 +205,17 @@ fn addresses(nodes: &[&NodeFacts], families: &[Family]) -> Vec<IpAddr> {
     families.iter().flat_map(|family| of(*family)).collect()
 }
 
+impl Wanted {
+    /// Takes no present address away: an object that could not be read may be the reason for it.
+    pub fn keep(&mut self, current: &Current) {
+        let Some(addresses) = &self.addresses else { return };
+        let present = current.addresses.iter().flatten();
+        if !present.into_iter().all(|address| addresses.contains(address)) {
+            self.addresses = None;
+        }
+    }
+}
+
 impl Shortage {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::NoNode, Self::NoReadyNode, Self::NoAddress];

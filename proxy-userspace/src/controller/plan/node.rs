@@ -6,7 +6,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Node;
 
 use super::pool::Pool;
-use crate::model::{AUTOSCALER_TAINT, EXCLUDE_LABEL};
+use crate::model::{AUTOSCALER_TAINT, EXCLUDE_LABEL, READY, may_run_agent};
 
 /// A Node's name.
 pub type NodeName = Arc<str>;
@@ -20,7 +20,7 @@ pub(super) struct NodeFacts {
     pub internal: Vec<IpAddr>,
     pub external: Vec<IpAddr>,
     pub is_ready: bool,
-    /// Whether the node is to have no new clients at all.
+    /// Whether the node is to have no new clients at all, or has no agent: it has another operating system.
     is_excluded: bool,
     /// The value of k3s' label that chooses the nodes with a load balancer, if the node has it.
     enable: Option<String>,
@@ -42,9 +42,9 @@ impl NodeFacts {
         Self {
             internal: of_type("InternalIP"),
             external: of_type("ExternalIP"),
-            is_ready: conditions.into_iter().any(|one| one.type_ == "Ready" && one.status == "True"),
+            is_ready: conditions.into_iter().any(|one| one.type_ == READY && one.status == "True"),
             is_excluded: label(EXCLUDE_LABEL).is_some()
-                || node.metadata.deletion_timestamp.is_some()
+                || !may_run_agent(node)
                 || taints.into_iter().any(|taint| taint.key == AUTOSCALER_TAINT),
             enable: label(K3S_ENABLE_LABEL).cloned(),
             pool: Pool::of(node.metadata.labels.as_ref()),

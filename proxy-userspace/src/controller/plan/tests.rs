@@ -391,3 +391,26 @@ fn thousands_of_services_on_many_nodes_are_decided_at_once() {
     let served = wanted.values().filter(|wanted| wanted.conflict.is_none()).count();
     assert_eq!((wanted.len(), served), (2_000, 1_500));
 }
+
+#[test]
+fn while_objects_are_unreadable_no_present_address_is_taken_away() {
+    let addresses = |list: &[&str]| list.iter().map(|text| text.parse().unwrap()).collect::<Vec<IpAddr>>();
+    let kept = |wanted: &[&str], present: Option<&[&str]>| {
+        let mut wanted = Wanted { addresses: Some(addresses(wanted)), conflict: None, shortage: None };
+        wanted.keep(&Current { addresses: present.map(addresses), conflict: None });
+        wanted.addresses
+    };
+    let (one, two) = (["10.0.0.1"].as_slice(), ["10.0.0.1", "10.0.0.2"].as_slice());
+    assert_eq!(kept(one, Some(two)), None);
+    assert_eq!(kept(two, Some(one)), Some(addresses(two)));
+    assert_eq!(kept(one, None), Some(addresses(one)));
+}
+
+#[test]
+fn a_node_with_another_operating_system_gives_no_address() {
+    let mut cluster = cluster();
+    cluster.tell(node(1, &[]));
+    cluster.tell(node(2, &[("metadata labels", json!({"kubernetes.io/os": "windows"}))]));
+    cluster.tell(service("web", 1, &[]));
+    assert_eq!(cluster.addresses("web"), "10.0.0.1");
+}

@@ -15,6 +15,13 @@ pub struct Cleaned {
     pub removed: Vec<String>,
 }
 
+/// Fails while an agent runs, as [`cleanup`] does.
+pub fn check_unused(bpffs_path: &Path) -> Result<(), OpenError> {
+    capability::check()?;
+    let top = Layout::new(bpffs_path).top();
+    if top.exists() { bpffs::lock(&top).map(drop) } else { Ok(()) }
+}
+
 /// Removes everything of ours from the kernel, of every layout version: links (which detaches the
 /// programs), programs, maps and their directory. Fails while an agent runs.
 pub fn cleanup(bpffs_path: &Path) -> Result<Cleaned, OpenError> {

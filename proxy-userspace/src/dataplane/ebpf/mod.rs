@@ -79,7 +79,7 @@ use tracing::{debug, warn};
 pub use announced::Announced;
 pub use capability::missing_capabilities;
 pub use chains::{Chain, Side, chains};
-pub use cleanup::{Cleaned, cleanup};
+pub use cleanup::{Cleaned, check_unused, cleanup};
 pub use conntrack::load as load_connection_tracking;
 pub use error::OpenError;
 pub use node_flows::Frontends;

@@ -12,6 +12,11 @@ pub struct Cleaned {
     pub removed: Vec<String>,
 }
 
+/// Fails while an agent runs, as [`cleanup`] does.
+pub fn check_unused() -> Result<(), OpenError> {
+    lock().map(drop)
+}
+
 /// Removes our virtual services, our devices and our table, and nothing else. Fails while an agent runs.
 ///
 /// A missing kernel module is no error, because nothing of its kind can exist then.

@@ -26,7 +26,7 @@ use nix::time::{ClockId, clock_gettime};
 use proxy_common::config::DEFAULT_SNAT_PORTS;
 use tracing::{debug, warn};
 
-pub use cleanup::{Cleaned, cleanup};
+pub use cleanup::{Cleaned, check_unused, cleanup};
 pub use error::OpenError;
 pub use kube_proxy::traces as traces_of_kube_proxy;
 pub use netlink::nftables;

@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 
 use super::NodeParts;
 use super::metadata::{Annotations, Labels};
+use crate::model::{AUTOSCALER_TAINT, READY};
 use crate::source::{Kind, Object, ObjectKey};
 
 /// A parsed object.
@@ -249,9 +250,6 @@ struct WireCondition {
     status: String,
 }
 
-/// The condition that tells whether a Node's kubelet is well.
-const READY: &str = "Ready";
-
 fn node(wire: WireNode, parts: &NodeParts) -> (WireMeta, Node) {
     let status = wire.status.unwrap_or_default();
     let spec = wire.spec.unwrap_or_default();
@@ -263,17 +261,24 @@ fn node(wire: WireNode, parts: &NodeParts) -> (WireMeta, Node) {
         (wire.metadata, spec.taints)
     } else {
         let labels = wire.metadata.labels.and_then(Labels::of_another_node);
-        (WireMeta { labels, annotations: None, ..wire.metadata }, None)
+        let taints = spec.taints.map(of_autoscaler).filter(|taints| !taints.is_empty());
+        (WireMeta { labels, annotations: None, ..wire.metadata }, taints)
     };
-    // An agent serves a node that is not ready, too.
-    let conditions = status.conditions.filter(|_| *parts == NodeParts::OfAll);
+    // For an agent, all that counts is that a node is not ready.
+    let is_told = |one: &WireCondition| *parts == NodeParts::OfAll || one.status != "True";
+    let conditions: Vec<_> = status.conditions.into_iter().flatten().filter(is_told).collect();
     let status = NodeStatus {
         addresses: status.addresses,
-        conditions: conditions.map(ready),
+        conditions: Some(ready(conditions)).filter(|conditions| !conditions.is_empty()),
         ..NodeStatus::default()
     };
     let spec = NodeSpec { taints, pod_cidrs: spec.pod_cidrs, ..NodeSpec::default() };
     (metadata, Node { spec: Some(spec), status: Some(status), ..Node::default() })
+}
+
+/// Returns the taint of a node that is about to go. Others come and go with its state.
+fn of_autoscaler(taints: Vec<Taint>) -> Vec<Taint> {
+    taints.into_iter().filter(|taint| taint.key == AUTOSCALER_TAINT).collect()
 }
 
 /// Returns the condition Ready without its times and texts, which change all the time.

@@ -64,7 +64,7 @@ pub struct KubernetesSettings {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeParts {
     /// Labels, annotations, taints, addresses and ranges of pods of the Node with this name; of others the addresses, the
-    /// ranges of pods, a foreign operating system, and whether clients are kept away.
+    /// ranges of pods, a foreign operating system, and whether clients are kept away. The condition Ready of all.
     OfOne(String),
     /// Labels, taints, addresses, ranges of pods and the condition Ready of all.
     OfAll,

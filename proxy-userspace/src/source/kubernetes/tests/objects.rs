@@ -111,7 +111,7 @@ async fn of_other_nodes_nothing_is_told_but_their_addresses_and_why_no_agent_may
             "spec": { "taints": [{ "key": "full", "effect": "NoSchedule" }] },
             "status": {
                 "addresses": [{ "type": "InternalIP", "address": "192.0.2.1" }],
-                "conditions": [{ "type": "Ready", "status": kubelet }],
+                "conditions": [{ "type": "Ready", "status": "True", "reason": kubelet }],
             },
         })
     };
@@ -142,6 +142,13 @@ async fn of_other_nodes_nothing_is_told_but_their_addresses_and_why_no_agent_may
     assert_eq!(bench.next().await, "+ Node node1");
     let mut moved = node("node2", 14, "still");
     moved["status"]["addresses"][0]["address"] = json!("192.0.2.2");
+    nodes.tell("MODIFIED", &moved).await;
+    assert_eq!(bench.next().await, "+ Node node2");
+    // Other nodes take over the addresses of one that is not ready or about to go.
+    moved["status"]["conditions"][0]["status"] = json!("Unknown");
+    nodes.tell("MODIFIED", &moved).await;
+    assert_eq!(bench.next().await, "+ Node node2");
+    moved["spec"]["taints"][0]["key"] = json!("ToBeDeletedByClusterAutoscaler");
     nodes.tell("MODIFIED", &moved).await;
     assert_eq!(bench.next().await, "+ Node node2");
     let mut windows = node("node2", 15, "still");
