@@ -81,12 +81,38 @@ impl Speaker {
         }
     }
 
-    /// Starts the router's BIRD. It puts the routes of all nodes into the kernel: several for one address if several nodes
-    /// announce it.
-    ///
+    /// Starts the router's daemons. They put the routes of all nodes into the kernel: several for one address if several
+    /// nodes announce it.
+    pub fn of_router(bed: &Bed, daemon: Daemon) -> Result<Self> {
+        let folder = folder(bed, "router")?;
+        Ok(Self {
+            _processes: match daemon {
+                Daemon::Bird => vec![bird(bed.router(), &folder, &Self::bird_of_router(bed))?],
+                Daemon::Frr => frr(bed.router(), &folder, &Self::frr_of_router(bed))?,
+            },
+        })
+    }
+
+    fn frr_of_router(bed: &Bed) -> String {
+        let own = bed.lan_gateway_addresses().of(Family::V4);
+        let nodes: Vec<_> = bed.nodes().iter().map(|node| node.addresses().of(Family::V4)).collect();
+        let of_all = |line: &dyn Fn(&std::net::IpAddr) -> String| nodes.iter().map(line).collect::<String>();
+        let sessions = of_all(&|node| {
+            format!(
+                " neighbor {node} remote-as {NODES}\n neighbor {node} timers 1 {HOLD}\n neighbor {node} timers connect 1\n"
+            )
+        });
+        let active = of_all(&|node| format!("  neighbor {node} activate\n"));
+        format!(
+            "router bgp {ROUTER}\n bgp router-id {own}\n no bgp ebgp-requires-policy\n{sessions}\
+             \x20address-family ipv4 unicast\n  maximum-paths 8\n exit-address-family\n\
+             \x20address-family ipv6 unicast\n{active}  maximum-paths 8\n exit-address-family\n"
+        )
+    }
+
     /// Graceful restart is off: with it, BIRD would keep the routes of a node that is silent for two minutes more, because
     /// FRR offers that.
-    pub fn of_router(bed: &Bed) -> Result<Self> {
+    fn bird_of_router(bed: &Bed) -> String {
         let own = bed.lan_gateway_addresses().of(Family::V4);
         let kernel = |family| {
             format!(
@@ -104,12 +130,11 @@ impl Speaker {
             )
         };
         let sessions: String = bed.nodes().iter().map(session).collect();
-        let config = format!(
+        format!(
             "router id {own};\nprotocol device {{ scan time 1; }}\n{}{}{sessions}",
             kernel("ipv4"),
             kernel("ipv6")
-        );
-        Ok(Self { _processes: vec![bird(bed.router(), &folder(bed, "router")?, &config)?] })
+        )
     }
 }
 

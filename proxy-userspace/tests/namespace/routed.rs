@@ -47,13 +47,13 @@ fn wait_for_next_hops(cluster: &Cluster, address: IpAddr, nodes: &[u8]) -> Resul
     .with_context(|| shown().unwrap_or_default())
 }
 
-/// Takes the bed's own routes to load balancers away, and starts BIRD on the router and a daemon on each node.
-fn start_daemons(cluster: &Cluster) -> Result<Vec<Speaker>> {
+/// Takes the bed's own routes to load balancers away, and starts a daemon on the router and on each node.
+fn start_daemons(cluster: &Cluster, of_router: Daemon) -> Result<Vec<Speaker>> {
     let bed = cluster.bed();
     for (family, range) in [("-4", "203.0.113.0/24"), ("-6", "2001:db8:e::/64")] {
         run(bed.router(), &["ip", family, "route", "del", range])?;
     }
-    let mut speakers = vec![Speaker::of_router(bed)?];
+    let mut speakers = vec![Speaker::of_router(bed, of_router)?];
     for (node, daemon) in bed.nodes().iter().zip([Daemon::Frr, Daemon::Bird, Daemon::Frr]) {
         speakers.push(Speaker::on_node(bed, node, daemon)?);
     }
@@ -91,17 +91,15 @@ fn frr_and_bird_take_the_configurations_of_the_guide() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn frr_and_bird_announce_an_address_where_it_is_served_and_nowhere_else() -> Result<()> {
-    let mut cluster = three_nodes(&FLAGS)?;
-    let _speakers = start_daemons(&cluster)?;
+/// The router has routes to the nodes with an endpoint, and the pods see the client.
+fn expect_announced_where_served(cluster: &Cluster) -> Result<()> {
     let service = |pods: &[&str]| anyhow::Ok(cluster.service("web", 1, pods)?.local().load_balancer(vip(1)));
     for nodes in [&[1, 2][..], &[2, 3], &[1], &[1, 2, 3]] {
         let pods: Vec<String> = nodes.iter().map(|node| format!("pod-{node}a")).collect();
         let pods: Vec<&str> = pods.iter().map(String::as_str).collect();
         cluster.apply(&service(&pods)?, &[1, 2, 3])?;
         for address in vip(1).both() {
-            let took = wait_for_next_hops(&cluster, address, nodes)?;
+            let took = wait_for_next_hops(cluster, address, nodes)?;
             println!("{address} is routed to {nodes:?} after {took:?}");
             for protocol in Protocol::ALL {
                 let answer = ask(cluster.bed().client(), protocol, SocketAddr::new(address, 80))?;
@@ -112,6 +110,21 @@ fn frr_and_bird_announce_an_address_where_it_is_served_and_nowhere_else() -> Res
             }
         }
     }
+    Ok(())
+}
+
+#[test]
+fn an_frr_router_follows_frr_and_bird() -> Result<()> {
+    let cluster = three_nodes(&FLAGS)?;
+    let _speakers = start_daemons(&cluster, Daemon::Frr)?;
+    expect_announced_where_served(&cluster)
+}
+
+#[test]
+fn frr_and_bird_announce_an_address_where_it_is_served_and_nowhere_else() -> Result<()> {
+    let mut cluster = three_nodes(&FLAGS)?;
+    let _speakers = start_daemons(&cluster, Daemon::Bird)?;
+    expect_announced_where_served(&cluster)?;
     // Routes outlive the agent, as its programs do.
     cluster.take_agent(1)?.kill()?;
     sleep(Duration::from_secs(2));
@@ -144,7 +157,7 @@ fn frr_and_bird_announce_an_address_where_it_is_served_and_nowhere_else() -> Res
 fn with_dsr_a_dead_node_behind_an_ecmp_router_cuts_only_connections_of_its_own_endpoint() -> Result<()> {
     const CONNECTIONS: usize = 60;
     let cluster = three_nodes(&FLAGS)?;
-    let _speakers = start_daemons(&cluster)?;
+    let _speakers = start_daemons(&cluster, Daemon::Bird)?;
     let service = cluster.service("web", 2, &["pod-1a", "pod-2a", "pod-3a"])?.load_balancer(vip(2));
     cluster.apply(&service, &[1, 2, 3])?;
     for address in vip(2).both() {
@@ -196,7 +209,7 @@ fn with_dsr_a_dead_node_behind_an_ecmp_router_cuts_only_connections_of_its_own_e
 fn a_daemon_that_is_killed_takes_its_node_out_and_costs_nothing() -> Result<()> {
     const CONNECTIONS: usize = 30;
     let cluster = three_nodes(&FLAGS)?;
-    let mut speakers = start_daemons(&cluster)?;
+    let mut speakers = start_daemons(&cluster, Daemon::Bird)?;
     let service = cluster.service("web", 4, &["pod-1a", "pod-2a", "pod-3a"])?.load_balancer(vip(4));
     cluster.apply(&service, &[1, 2, 3])?;
     let (client, address) = (cluster.bed().client(), vip(4).v4.into());
@@ -234,7 +247,7 @@ fn a_nodes_own_range_of_pods_is_announced_where_that_is_asked_for() -> Result<()
             run(cluster.bed().router(), &["ip", family, "route", "del", &range.to_string()])?;
         }
     }
-    let _router = Speaker::of_router(cluster.bed())?;
+    let _router = Speaker::of_router(cluster.bed(), Daemon::Bird)?;
     let node = cluster.bed().node(2)?;
     let _speaker = Speaker::on_node(cluster.bed(), node, Daemon::Bird)?;
     for (range, family) in node.pod_ranges().into_iter().zip(Family::ALL) {
