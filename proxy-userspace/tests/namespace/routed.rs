@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use millrace_lab::cluster::Cluster;
-use millrace_lab::process::run;
+use millrace_lab::process::{output, run};
 use millrace_lab::routing::{Daemon, Speaker, routes_to};
 use millrace_lab::topology::{Family, Shape, vip};
 use millrace_lab::traffic::{Connection, LongConnections, Protocol, Stream, ask, ping};
@@ -32,10 +32,16 @@ fn host(address: IpAddr) -> String {
 fn next_hops(cluster: &Cluster, address: IpAddr) -> Result<BTreeSet<u8>> {
     let shown = routes_to(cluster.bed().router(), &host(address))?;
     let words: BTreeSet<&str> = shown.split_whitespace().collect();
-    let nodes = cluster.bed().nodes().iter();
-    let family = Family::of(address);
-    let hops = nodes.filter(|node| words.contains(node.addresses().of(family).to_string().as_str()));
-    Ok(hops.map(millrace_lab::topology::Node::number).collect())
+    let mut hops = BTreeSet::new();
+    for node in cluster.bed().nodes() {
+        // FRR takes a link-local address if the other daemon tells one.
+        let own = output(node.namespace(), &["ip", "-brief", "address", "show", "dev", "eth0"])?;
+        let mut own = own.split_whitespace().filter_map(|word| word.split_once('/'));
+        if own.any(|(address, _)| words.contains(address)) {
+            hops.insert(node.number());
+        }
+    }
+    Ok(hops)
 }
 
 fn wait_for_next_hops(cluster: &Cluster, address: IpAddr, nodes: &[u8]) -> Result<Duration> {

@@ -28,6 +28,8 @@ const MOUNTS: [(&str, &str); 7] = [
 const MODULES: &str = "/modules";
 /// The number of files that a process may have open.
 const OPEN_FILES: u64 = 1 << 16;
+/// The units of /proc/stat in a second (`USER_HZ`).
+const TICKS: f64 = 100.0;
 /// Linux's `MODULE_INIT_COMPRESSED_FILE`, which nix does not name.
 const COMPRESSED: i32 = 4;
 
@@ -37,13 +39,35 @@ const COMPRESSED: i32 = 4;
 /// `MILLRACE-VM-PASS`, or `MILLRACE-VM-FAIL` and the reason.
 pub fn run() -> ! {
     println!("MILLRACE-VM-BEGIN");
-    match prepare().and_then(|()| command()) {
+    let ended = prepare().and_then(|()| command());
+    println!("{}", times());
+    match ended {
         Ok(()) => println!("MILLRACE-VM-PASS"),
         Err(error) => println!("MILLRACE-VM-FAIL {error:#}"),
     }
     match reboot(RebootMode::RB_POWER_OFF) {
         Err(error) => panic!("can't power off: {error}"),
         Ok(never) => match never as Infallible {},
+    }
+}
+
+/// Returns how long the processor worked in programs and in the kernel, and waited. A second is 10^9 instructions, so
+/// this says what an emulated run is made of.
+fn times() -> String {
+    let text = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let seconds: Vec<f64> = text
+        .lines()
+        .next()
+        .into_iter()
+        .flat_map(str::split_whitespace)
+        .filter_map(|ticks| ticks.parse::<f64>().ok())
+        .map(|ticks| ticks / TICKS)
+        .collect();
+    match seconds[..] {
+        [user, nice, system, idle, ..] => {
+            format!("{:.1} s in programs, {system:.1} s in the kernel, {idle:.1} s idle", user + nice)
+        }
+        _ => "the machine's times are unknown".to_owned(),
     }
 }
 
