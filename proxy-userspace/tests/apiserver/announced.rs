@@ -3,15 +3,17 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use millrace_lab::announced::{holders, wait_for_holder};
 use millrace_lab::cluster::Cluster;
+use millrace_lab::manifests::Service;
 use millrace_lab::patience::patience;
-use millrace_lab::topology::{Family, vip};
+use millrace_lab::topology::{Dual, Family, vip};
+use millrace_lab::traffic::Stream;
 use tokio::net::UdpSocket;
 use tokio::time::timeout;
 
-use crate::fixture::{SERVED, remove, shared, wait_for_backends, wait_for_line};
+use crate::fixture::{SERVED, UNSERVED, remove, set_ready, shared, wait_for_backends, wait_for_line};
 
 const FLAGS: [&str; 2] = ["--l2-announce", "203.0.113.0/24,2001:db8:e::/64"];
 /// The longest time for nodes to agree on a busy test machine. Three seconds are promised.
@@ -35,19 +37,64 @@ fn wait_for_answer(cluster: &Cluster, target: SocketAddr) -> Result<()> {
     })
 }
 
-/// Nodes ask the link, not the API server. So both may die.
-#[test]
-fn a_node_that_dies_while_the_api_server_is_away_loses_its_addresses_to_another() -> Result<()> {
-    let mut cluster = shared();
+/// Starts agents that announce, and a Service with these addresses.
+fn announcing(cluster: &mut Cluster, addresses: Dual) -> Result<Service> {
     for node in SERVED {
         cluster.take_agent(node)?.stop()?;
         cluster.start_agent_with(node, &FLAGS)?;
     }
     SERVED.into_iter().try_for_each(|node| cluster.wait_for_hooks(node))?;
-    let addresses = vip(140);
     let service = cluster.service("on-link", 40, &["pod-1a", "pod-2a"])?.load_balancer(addresses);
     cluster.apply(&service, &SERVED)?;
     addresses.both().into_iter().try_for_each(|address| cluster.bed().put_on_link(address))?;
+    Ok(service)
+}
+
+/// Starts the usual agents again.
+fn end(cluster: &mut Cluster, service: &Service) -> Result<()> {
+    for node in SERVED {
+        cluster.take_agent(node)?.stop()?;
+        cluster.start_agent(node)?;
+    }
+    remove(cluster, service)
+}
+
+#[test]
+fn a_node_that_is_not_ready_hands_its_addresses_over_and_nothing_is_lost() -> Result<()> {
+    let mut cluster = shared();
+    SERVED.into_iter().try_for_each(|node| set_ready(&cluster, node, true))?;
+    // It has no agent, and would be the first choice when both others are not ready.
+    set_ready(&cluster, UNSERVED, false)?;
+    let addresses = vip(141);
+    let service = announcing(&mut cluster, addresses)?;
+    for family in Family::ALL {
+        let address = addresses.of(family);
+        let owner = wait_for_holder(&cluster, address, &SERVED, LIMIT)?;
+        let other = SERVED.into_iter().find(|node| *node != owner).context("there are two")?;
+        wait_for_answer(&cluster, SocketAddr::new(address, 80))?;
+        let stream =
+            Stream::start(cluster.bed().client(), SocketAddr::new(address, 80), Duration::from_millis(50))?;
+        set_ready(&cluster, owner, false)?;
+        wait_for_holder(&cluster, address, &[other], LIMIT)?;
+        // Both are not ready: the order is that of two that are.
+        set_ready(&cluster, other, false)?;
+        wait_for_holder(&cluster, address, &[owner], LIMIT)?;
+        set_ready(&cluster, other, true)?;
+        wait_for_holder(&cluster, address, &[other], LIMIT)?;
+        set_ready(&cluster, owner, true)?;
+        wait_for_holder(&cluster, address, &[owner], LIMIT)?;
+        let lost = stream.stop()?.lost;
+        ensure!(lost.is_empty(), "{family}: {lost:?} had no answer");
+    }
+    end(&mut cluster, &service)
+}
+
+/// Nodes ask the link, not the API server. So both may die.
+#[test]
+fn a_node_that_dies_while_the_api_server_is_away_loses_its_addresses_to_another() -> Result<()> {
+    let mut cluster = shared();
+    let addresses = vip(140);
+    let service = announcing(&mut cluster, addresses)?;
     for family in Family::ALL {
         let address = addresses.of(family);
         let owner = wait_for_holder(&cluster, address, &SERVED, LIMIT)?;
@@ -78,9 +125,5 @@ fn a_node_that_dies_while_the_api_server_is_away_loses_its_addresses_to_another(
         }
         wait_for_holder(&cluster, address, &SERVED, LIMIT)?;
     }
-    for node in SERVED {
-        cluster.take_agent(node)?.stop()?;
-        cluster.start_agent(node)?;
-    }
-    remove(&cluster, &service)
+    end(&mut cluster, &service)
 }

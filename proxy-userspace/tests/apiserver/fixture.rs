@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use millrace_lab::apiserver::HOST;
 use millrace_lab::cluster::Cluster;
-use millrace_lab::manifests::Service;
+use millrace_lab::manifests::{Service, nodes};
 use millrace_lab::net::remove_own_at_exit;
 use millrace_lab::topology::Shape;
 use serde_json::json;
@@ -19,6 +19,17 @@ pub const UNSERVED: u8 = 3;
 /// The longest time of an agent to reconnect: its longest wait between two attempts, and a slow
 /// listing.
 pub const RETURN_LIMIT: Duration = Duration::from_secs(90);
+
+/// Says that a Node is ready, or that its kubelet is not heard of.
+pub fn set_ready(cluster: &Cluster, node: u8, is_ready: bool) -> Result<()> {
+    let name = cluster.bed().node(node)?.name();
+    let objects = nodes(cluster.bed());
+    let mut object =
+        objects.into_iter().find(|object| object["metadata"]["name"] == name).context("no Node")?;
+    let status = if is_ready { "True" } else { "Unknown" };
+    object["status"]["conditions"] = json!([{ "type": "Ready", "status": status }]);
+    cluster.api_server()?.kube().put(object)
+}
 
 /// The cluster, with everything running. The tests take turns.
 pub fn shared() -> MutexGuard<'static, Cluster> {

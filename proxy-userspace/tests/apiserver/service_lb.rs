@@ -18,7 +18,7 @@ use millrace_lab::traffic::{Answer, Connection, Protocol, ask, get_status};
 use millrace_lab::walk::Walk;
 use serde_json::{Value, json};
 
-use crate::fixture::{SERVED, UNSERVED, remove, shared};
+use crate::fixture::{SERVED, UNSERVED, remove, set_ready, shared};
 
 const CLASS: &str = "millrace.dev/node-ip";
 /// A Lease's duration, and the time to notice.
@@ -92,14 +92,7 @@ impl Stage {
 
     /// Writes a Node's condition, as its kubelet or the node controller would.
     fn set_ready(&self, node: u8, is_ready: bool) -> Result<()> {
-        let bed = self.cluster.bed();
-        let name = bed.node(node)?.name();
-        let objects = nodes(bed);
-        let mut object =
-            objects.into_iter().find(|object| object["metadata"]["name"] == name).context("no Node")?;
-        let status = if is_ready { "True" } else { "Unknown" };
-        object["status"]["conditions"] = json!([{ "type": "Ready", "status": status }]);
-        self.kube().put(object)
+        set_ready(&self.cluster, node, is_ready)
     }
 
     /// Puts a Service of the controller's class with these pods.
