@@ -30,7 +30,8 @@ const PATIENCE: &str = "10";
 /// The most lines of failed tests that are shown. The console has all.
 const MOST_FAILURE_LINES: usize = 200;
 const PROGRAM: &str = "/tests";
-const AGENT: &str = "/millrace";
+/// The place of the agent in machines that have one.
+pub const AGENT: &str = "/millrace";
 const PATH: &str = "/usr/sbin:/usr/bin";
 
 /// The profile in which agents are built.

@@ -165,7 +165,9 @@ fn boot(
     let _alone = image::lock(workspace, name)?;
     let image = image::build(workspace, kernel, name, contents)?;
     let console = image::directory(workspace)?.join(format!("{name}.console"));
-    let machine = Machine { kernel: &kernel.image, image: &image, console: &console, nic, bound };
+    // A machine without agents hands frames to programs, or loads them, and waits for nothing.
+    let waits = contents.programs.iter().any(|(_, place)| *place == guest_tests::AGENT);
+    let machine = Machine { kernel: &kernel.image, image: &image, console: &console, nic, waits, bound };
     Ok((qemu::run(workspace, &machine)?, console))
 }
 
