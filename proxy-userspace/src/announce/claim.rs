@@ -42,6 +42,21 @@ const ASK_BETTER: Duration = Duration::from_secs(1);
 const RETREAT: Duration = Duration::from_secs(30);
 const LONGEST_RETREAT: Duration = Duration::from_mins(10);
 
+/// A node's place among the candidates for an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// In the order of all candidates, from zero. The first choice takes the address from others.
+    pub rank: usize,
+    /// In the order of those that are likely to answer. It says how long a node waits when nobody answers.
+    pub turn: usize,
+}
+
+impl From<usize> for Place {
+    fn from(rank: usize) -> Self {
+        Self { rank, turn: rank }
+    }
+}
+
 /// What a node is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
@@ -85,7 +100,7 @@ impl Heard {
 /// One node's part in one address on one link. All times are since the same moment.
 #[derive(Clone, Debug)]
 pub struct Claim {
-    rank: usize,
+    place: Place,
     state: State,
     /// Time until the next attempt, if the holder does not let go.
     retreat: Duration,
@@ -124,22 +139,22 @@ impl Claim {
     /// Returns a claim of a node that has not asked yet. `phase`, up to half a second, keeps the questions for many
     /// addresses apart.
     #[must_use]
-    pub fn new(rank: usize, now: Duration, phase: Duration) -> Self {
-        let ask_at = now + phase;
-        let claim_at = (rank == 0).then_some(ask_at + FIRST_LOOK);
-        Self { rank, state: State::Waiting(Waiting::new(ask_at, None, claim_at)), retreat: RETREAT }
+    pub fn new(place: impl Into<Place>, now: Duration, phase: Duration) -> Self {
+        let (place, ask_at) = (place.into(), now + phase);
+        let claim_at = (place.rank == 0).then_some(ask_at + FIRST_LOOK);
+        Self { place, state: State::Waiting(Waiting::new(ask_at, None, claim_at)), retreat: RETREAT }
     }
 
     /// Returns the claim of a node whose programs answer already: an earlier agent made them.
     #[must_use]
-    pub fn adopted(rank: usize, now: Duration, phase: Duration) -> Self {
+    pub fn adopted(place: impl Into<Place>, now: Duration, phase: Duration) -> Self {
         let state = Holding {
             settled_at: now,
             announcements: ANNOUNCEMENTS,
             announce_at: now + REPEAT,
             ask_at: now + phase,
         };
-        Self { rank, state: State::Holding(state), retreat: RETREAT }
+        Self { place: place.into(), state: State::Holding(state), retreat: RETREAT }
     }
 
     /// Returns whether this node answers.
@@ -158,15 +173,18 @@ impl Claim {
     }
 
     /// Changes the place among the candidates. A holder keeps the address until a better one asks for it.
-    pub fn set_rank(&mut self, rank: usize, now: Duration) {
-        if rank == self.rank {
+    pub fn set_place(&mut self, place: impl Into<Place>, now: Duration) {
+        let place = place.into();
+        if place == self.place {
             return;
         }
-        self.rank = rank;
+        let former = std::mem::replace(&mut self.place, place);
         match &mut self.state {
             State::Waiting(waiting) => {
-                waiting.ask_at = waiting.ask_at.min(now + pause(rank));
-                waiting.claim_at = (rank == 0).then_some(waiting.ask_at + FIRST_LOOK);
+                waiting.ask_at = waiting.ask_at.min(now + pause(place.turn));
+                if place.rank != former.rank {
+                    waiting.claim_at = (place.rank == 0).then_some(waiting.ask_at + FIRST_LOOK);
+                }
             }
             State::Holding(holding) => holding.ask_at = holding.ask_at.min(now + ASK_BETTER),
         }
@@ -175,20 +193,20 @@ impl Claim {
     /// Takes back a claim that this node can't keep: its programs were not told. Another node takes the address.
     pub fn fail(&mut self, now: Duration) {
         let again = now + self.retreat;
-        let claim_at = (self.rank == 0).then_some(again + FIRST_LOOK);
+        let claim_at = (self.place.rank == 0).then_some(again + FIRST_LOOK);
         self.state = State::Waiting(Waiting::new(again, None, claim_at));
     }
 
     /// Does what is due.
     pub fn tick(&mut self, now: Duration) -> Vec<Act> {
-        let rank = self.rank;
+        let Place { rank, turn } = self.place;
         match &mut self.state {
             State::Waiting(waiting) => {
-                let is_silent = waiting.unanswered >= patience(rank) && waiting.ask_at <= now;
+                let is_silent = waiting.unanswered >= patience(turn) && waiting.ask_at <= now;
                 let is_late = waiting.ask_at + LATE < now;
                 if is_silent && is_late {
                     waiting.unanswered -= 1;
-                    return vec![Act::Ask(waiting.ask(rank, now))];
+                    return vec![Act::Ask(waiting.ask(turn, now))];
                 }
                 if is_silent || waiting.claim_at.is_some_and(|at| at <= now) {
                     // A holder that may let go is asked to, and nobody else is told before it has.
@@ -199,7 +217,7 @@ impl Claim {
                 if now < waiting.ask_at {
                     return Vec::new();
                 }
-                vec![Act::Ask(waiting.ask(rank, now))]
+                vec![Act::Ask(waiting.ask(turn, now))]
             }
             State::Holding(holding) => {
                 let mut acts = Vec::new();
@@ -226,11 +244,11 @@ impl Claim {
     pub fn hear(&mut self, said: Heard, now: Duration) -> Vec<Act> {
         match (&mut self.state, said) {
             (State::Waiting(waiting), Heard::Answer(mac) | Heard::Announcement(mac)) => {
-                waiting.hear(self.rank, mac, matches!(said, Heard::Announcement(_)), now);
+                waiting.hear(self.place.turn, mac, matches!(said, Heard::Announcement(_)), now);
                 Vec::new()
             }
             // The first choice asks for it, as if it had just taken it.
-            (State::Holding(holding), Heard::Announcement(mac)) if self.rank == 0 => {
+            (State::Holding(holding), Heard::Announcement(mac)) if self.place.rank == 0 => {
                 if now < holding.settled_at + ANSWERED {
                     return Vec::new();
                 }
@@ -248,8 +266,8 @@ impl Claim {
                 vec![Act::Ask(Some(mac))]
             }
             (State::Holding(holding), Heard::Answer(_)) if now < holding.settled_at => Vec::new(),
-            (State::Holding(_), Heard::Answer(mac)) if self.rank > 0 => {
-                self.state = State::Waiting(Waiting::new(now + pause(self.rank), Some(mac), None));
+            (State::Holding(_), Heard::Answer(mac)) if self.place.rank > 0 => {
+                self.state = State::Waiting(Waiting::new(now + pause(self.place.turn), Some(mac), None));
                 // The other holder may not know that hosts send here. It hears this, and announces itself.
                 vec![Act::Announce(None), Act::Silence(Why::Yielded)]
             }
@@ -270,23 +288,23 @@ impl Waiting {
     }
 
     /// Asks the holder alone, or all hosts after it did not answer. Returns whom.
-    fn ask(&mut self, rank: usize, now: Duration) -> Option<Mac> {
+    fn ask(&mut self, turn: usize, now: Duration) -> Option<Mac> {
         self.is_suspect |= self.holder.is_some() && self.unanswered >= MISSED;
         // In turn, because an answer in the name of the holder is to be confirmed by itself.
         let to = self.holder.filter(|_| !self.is_suspect || self.unanswered.is_multiple_of(2));
         self.unanswered += 1;
-        self.ask_at = now + ASK.min(pause(rank));
+        self.ask_at = now + ASK.min(pause(turn));
         to
     }
 
-    fn hear(&mut self, rank: usize, mac: Mac, is_announcement: bool, now: Duration) {
+    fn hear(&mut self, turn: usize, mac: Mac, is_announcement: bool, now: Duration) {
         let is_of_suspect = self.is_suspect && self.holder == Some(mac);
         // The last question went to all if the number of those before it is odd.
         let asked_all = self.unanswered.is_multiple_of(2);
         if is_of_suspect && asked_all && !is_announcement {
             return;
         }
-        *self = Self { claim_at: self.claim_at, ..Self::new(now + pause(rank), Some(mac), None) };
+        *self = Self { claim_at: self.claim_at, ..Self::new(now + pause(turn), Some(mac), None) };
     }
 }
 
@@ -302,16 +320,16 @@ impl Holding {
 }
 
 /// Returns the number of questions without an answer after which a candidate takes an address.
-fn patience(rank: usize) -> u32 {
-    UNANSWERED + u32::try_from(rank).unwrap_or(STEPS).min(STEPS)
+fn patience(turn: usize) -> u32 {
+    UNANSWERED + u32::try_from(turn).unwrap_or(STEPS).min(STEPS)
 }
 
 /// Returns the time between two questions while they are answered.
-fn pause(rank: usize) -> Duration {
-    if rank <= NEXT {
+fn pause(turn: usize) -> Duration {
+    if turn <= NEXT {
         ASK
     } else {
-        (ASK * u32::try_from(rank).unwrap_or(u32::MAX).min(1 << 10)).min(ASK_SELDOM)
+        (ASK * u32::try_from(turn).unwrap_or(u32::MAX).min(1 << 10)).min(ASK_SELDOM)
     }
 }
 

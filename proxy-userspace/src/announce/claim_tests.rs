@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::{Act, Claim, Heard, Mac};
+use super::{Act, Claim, Heard, Mac, Place};
 
 /// Time between two looks of the simulation.
 const STEP: Duration = Duration::from_millis(10);
@@ -280,8 +280,8 @@ fn a_lower_place_keeps_the_address_until_the_better_candidate_asks() {
     link.run(seconds(5.0));
     link.gap();
     let now = link.now;
-    link.nodes[0].claim.set_rank(1, now);
-    link.nodes[1].claim.set_rank(0, now);
+    link.nodes[0].claim.set_place(1, now);
+    link.nodes[1].claim.set_place(0, now);
     link.run(seconds(60.0));
     assert_eq!((link.holders(), link.known), (vec![1], Some(1)));
     assert_eq!(link.gap(), Duration::ZERO);
@@ -469,5 +469,39 @@ proptest! {
         prop_assert_eq!(link.gap(), Duration::ZERO);
         prop_assert!(link.overlap() <= seconds(1.0));
         prop_assert_eq!(link.known, link.holders().first().copied());
+    }
+}
+
+/// The time until a candidate takes an address that nobody answers for.
+fn silence_of(place: Place) -> Duration {
+    let mut claim = Claim::new(place, Duration::ZERO, Duration::ZERO);
+    let mut now = Duration::ZERO;
+    while !claim.is_held() {
+        now = claim.due();
+        claim.tick(now);
+    }
+    now
+}
+
+#[test]
+fn nodes_that_are_not_ready_are_in_nobodys_way_when_an_address_has_no_holder() {
+    assert_eq!(silence_of(Place { rank: 5, turn: 0 }), Duration::from_secs(1));
+    assert_eq!(silence_of(5.into()), Duration::from_millis(3500));
+}
+
+#[test]
+fn a_change_of_readiness_takes_an_address_from_nobody() {
+    let mut claim = Claim::new(1, Duration::ZERO, Duration::ZERO);
+    let holder = [2, 0, 0, 0, 0, 9];
+    for second in 0..120 {
+        let now = Duration::from_secs(second);
+        if second == 10 {
+            claim.set_place(Place { rank: 1, turn: 0 }, now);
+        }
+        while claim.due() <= now {
+            claim.tick(claim.due());
+            claim.hear(Heard::Answer(holder), now);
+        }
+        assert!(!claim.is_held(), "after {second} s");
     }
 }

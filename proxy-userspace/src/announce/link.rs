@@ -100,9 +100,9 @@ impl Link {
     /// address in their answers.
     pub fn set_ranks(&mut self, ranks: &Ranks, answered: &BTreeMap<(IpAddr, u32), Mac>, shared: &mut Shared) {
         let now = shared.now();
-        for (address, rank) in ranks {
+        for (address, place) in ranks {
             if let Some(claim) = self.claims.get_mut(address) {
-                claim.set_rank(*rank, now);
+                claim.set_place(*place, now);
                 continue;
             }
             let claim = match answered.get(&(*address, self.index)) {
@@ -112,9 +112,9 @@ impl Link {
                     if *mac != self.host.mac {
                         self.announce(*address, None);
                     }
-                    Claim::adopted(*rank, now, phase(*address))
+                    Claim::adopted(*place, now, phase(*address))
                 }
-                _ => Claim::new(*rank, now, phase(*address)),
+                _ => Claim::new(*place, now, phase(*address)),
             };
             self.claims.insert(*address, claim);
         }

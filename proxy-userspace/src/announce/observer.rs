@@ -18,7 +18,7 @@ pub struct AnnounceObserver {
     wanted: watch::Sender<Option<Wanted>>,
     /// What the last ranks were computed from, and whether that was complete.
     last: Option<(Desired, bool)>,
-    /// The addresses whose Services were read since all objects could be read.
+    /// While not all objects can be read: the addresses whose Services were.
     known: BTreeSet<IpAddr>,
 }
 
@@ -28,10 +28,6 @@ impl AnnounceObserver {
     pub fn new(ranges: Vec<IpNet>, wanted: watch::Sender<Option<Wanted>>) -> Self {
         Self { ranges, wanted, last: None, known: BTreeSet::new() }
     }
-
-    fn is_announced(&self, address: IpAddr) -> bool {
-        self.last.as_ref().is_some_and(|(last, _)| last.announced.contains_key(&address))
-    }
 }
 
 impl Observer for AnnounceObserver {
@@ -40,16 +36,8 @@ impl Observer for AnnounceObserver {
         let can_serve = synced.report.serves();
         let is_complete = !synced.dirty.incomplete || !can_serve;
         let nothing = Desired::default();
-        let mut unwritten = synced.unwritten();
-        // A Service that is served already goes on with its former endpoints.
-        unwritten
-            .retain(|address| synced.desired.announced.contains_key(address) && !self.is_announced(*address));
-        let without_new = (!unwritten.is_empty()).then(|| parts(synced.desired, &unwritten));
-        let desired = match &without_new {
-            _ if !can_serve || synced.desired.announced.is_empty() => &nothing,
-            Some(desired) => desired,
-            None => synced.desired,
-        };
+        let desired =
+            if can_serve && !synced.desired.announced.is_empty() { synced.desired } else { &nothing };
         let is_same = |(last, was_complete): &(Desired, bool)| {
             *was_complete == is_complete
                 && (&desired.announced, &desired.nodes, &desired.without_clients, &desired.not_ready)
@@ -60,64 +48,32 @@ impl Observer for AnnounceObserver {
         }
         if is_complete {
             self.known.clear();
+        } else {
+            // Without any candidate, the slices may be what can't be read.
+            let known = desired.announced.iter().filter(|(_, candidates)| candidates.is_any());
+            self.known.extend(known.map(|(address, _)| *address));
         }
-        self.known.extend(desired.announced.keys());
         let ranks = ranks(desired, &self.ranges);
         self.wanted.send_replace(Some(Wanted { ranks, known: self.known.clone(), is_complete }));
-        self.last = Some((parts(desired, &BTreeSet::new()), is_complete));
-    }
-}
-
-/// Returns what ranks are computed from, without some addresses.
-fn parts(desired: &Desired, without: &BTreeSet<IpAddr>) -> Desired {
-    let mut announced = desired.announced.clone();
-    announced.retain(|address, _| !without.contains(address));
-    Desired {
-        node_name: desired.node_name.clone(),
-        nodes: desired.nodes.clone(),
-        without_clients: desired.without_clients.clone(),
-        not_ready: desired.not_ready.clone(),
-        announced,
-        ..Desired::default()
+        let last = Desired {
+            nodes: desired.nodes.clone(),
+            without_clients: desired.without_clients.clone(),
+            not_ready: desired.not_ready.clone(),
+            announced: desired.announced.clone(),
+            ..Desired::default()
+        };
+        self.last = Some((last, is_complete));
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
     use std::time::Duration;
 
     use super::*;
     use crate::announce::rank::Ranks;
     use crate::dataplane::{SyncFailure, SyncReport};
-    use crate::model::{
-        Algorithm, Candidates, Dirty, Family, Forwarding, Frontend, FrontendKind, List, PortKey, Protocol,
-        Scope, ServiceKey, ServicePort,
-    };
-
-    fn port_at(address: IpAddr) -> (PortKey, ServicePort) {
-        let service = ServiceKey { namespace: "default".to_owned(), name: "web".to_owned() };
-        let frontend = Frontend {
-            address: (address, 80).into(),
-            scope: Scope::External,
-            kind: FrontendKind::LoadBalancer,
-            list: List::Cluster,
-        };
-        let port = ServicePort {
-            protocol: Protocol::Tcp,
-            frontends: [frontend].into(),
-            forwarding: Forwarding::Snat,
-            algorithm: Algorithm::Random,
-            scheduler: None,
-            affinity_seconds: 0,
-            source_ranges: None,
-            endpoints: BTreeMap::new(),
-            cluster: None,
-            local: None,
-            has_any: true,
-        };
-        (PortKey { service, port: "http".to_owned(), family: Family::of(address) }, port)
-    }
+    use crate::model::{Candidates, Dirty};
 
     #[test]
     fn addresses_are_told_when_they_are_served_and_taken_back_when_nothing_is() {
@@ -138,7 +94,7 @@ mod tests {
             (ranks, is_complete)
         };
         let is = |ranks: Ranks, is_complete| (ranks, is_complete);
-        let with = || Ranks::from([(address, 0)]);
+        let with = || Ranks::from([(address, 0.into())]);
         assert_eq!(sync(&desired, false, Vec::new()), is(with(), true));
         let device = SyncFailure::Device("eth0: generic XDP".to_owned());
         assert_eq!(sync(&desired, false, vec![device]), is(with(), true));
@@ -152,37 +108,10 @@ mod tests {
     }
 
     #[test]
-    fn a_new_address_waits_until_its_service_is_written_and_one_that_is_served_stays() {
-        let (sender, wanted) = watch::channel(None);
-        let mut observer = AnnounceObserver::new(vec!["203.0.113.0/24".parse().unwrap()], sender);
-        let address = IpAddr::from([203, 0, 113, 7]);
-        let (key, port) = port_at(address);
-        let desired = Desired {
-            node_name: "node-1".to_owned(),
-            nodes: [("node-1".to_owned(), BTreeSet::new())].into(),
-            announced: [(address, Candidates::All)].into(),
-            ports: [(key.clone(), port)].into(),
-            ..Desired::default()
-        };
-        let mut is_wanted = |pending: bool| {
-            let pending = pending.then(|| (key.clone(), "full".to_owned())).into_iter().collect();
-            let (dirty, report) = (Dirty::default(), SyncReport { pending, ..SyncReport::default() });
-            observer.synced(&Synced {
-                desired: &desired,
-                dirty: &dirty,
-                report: &report,
-                took: Duration::ZERO,
-            });
-            wanted.borrow().clone().unwrap().ranks.contains_key(&address)
-        };
-        assert_eq!([true, false, true].map(&mut is_wanted), [false, true, true]);
-    }
-
-    #[test]
     fn while_objects_are_unreadable_only_addresses_of_services_that_were_read_are_given_up() {
         let (sender, wanted) = watch::channel(None);
         let mut observer = AnnounceObserver::new(vec!["203.0.113.0/24".parse().unwrap()], sender);
-        let [served, elsewhere, unknown] = [7, 8, 9].map(|n| IpAddr::from([203, 0, 113, n]));
+        let [served, elsewhere, unknown, nowhere] = [7, 8, 9, 10].map(|n| IpAddr::from([203, 0, 113, n]));
         let mut desired = Desired {
             node_name: "node-1".to_owned(),
             nodes: [("node-1".to_owned(), BTreeSet::new())].into(),
@@ -194,11 +123,11 @@ mod tests {
             let (dirty, report) = (Dirty { incomplete, ..Dirty::default() }, SyncReport::default());
             observer.synced(&Synced { desired, dirty: &dirty, report: &report, took: Duration::ZERO });
             let wanted = wanted.borrow().clone().unwrap();
-            [served, elsewhere, unknown].map(|address| wanted.is_over(address))
+            [served, elsewhere, unknown, nowhere].map(|address| wanted.is_over(address))
         };
-        assert_eq!(over(&desired, true), [false, true, false]);
+        assert_eq!(over(&desired, true), [false, true, false, false]);
         desired.announced.remove(&served);
-        assert_eq!(over(&desired, true), [true, true, false]);
-        assert_eq!(over(&desired, false), [true, true, true]);
+        assert_eq!(over(&desired, true), [true, true, false, false]);
+        assert_eq!(over(&desired, false), [true, true, true, true]);
     }
 }

@@ -7,10 +7,11 @@ use ipnet::IpNet;
 use proxy_common::addr::mapped;
 use proxy_common::hash::mix;
 
+use super::claim::Place;
 use crate::model::{Candidates, Desired};
 
-/// The addresses that a node may announce, and its place among the candidates: zero for the first choice.
-pub type Ranks = BTreeMap<IpAddr, usize>;
+/// The addresses that a node may announce, and its place among the candidates.
+pub type Ranks = BTreeMap<IpAddr, Place>;
 
 /// What the announcer is to announce.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,42 +35,40 @@ impl Wanted {
 /// Returns the addresses inside ranges that this node is a candidate for.
 #[must_use]
 pub fn ranks(desired: &Desired, ranges: &[IpNet]) -> Ranks {
-    let own = desired.node_name.as_str();
     let may_announce = |node: &&str| !desired.without_clients.contains(*node);
-    let is_ready = |node: &str| !desired.not_ready.contains(node);
-    let rank = |address: IpAddr, candidates: &Candidates| match candidates {
+    let place = |address: IpAddr, candidates: &Candidates| match candidates {
         Candidates::All => {
-            let nodes = desired.nodes.keys().map(String::as_str).filter(may_announce);
-            place(own, nodes, is_ready, address)
+            place(desired, desired.nodes.keys().map(String::as_str).filter(may_announce), address)
         }
         Candidates::Only(nodes) => {
-            place(own, nodes.iter().map(|node| &**node).filter(may_announce), is_ready, address)
+            // The endpoints of a node that is gone stay for a while.
+            let present = nodes.iter().map(|node| &**node).filter(|node| desired.nodes.contains_key(*node));
+            place(desired, present.filter(may_announce), address)
         }
     };
     let is_inside = |address: &IpAddr| ranges.iter().any(|range| range.contains(address));
     let announced = desired.announced.iter().filter(|(address, _)| is_inside(address));
-    announced.filter_map(|(address, candidates)| Some((*address, rank(*address, candidates)?))).collect()
+    announced.filter_map(|(address, candidates)| Some((*address, place(*address, candidates)?))).collect()
 }
 
 /// Returns how many candidates come before this node; `None` if it is no candidate.
 ///
-/// Nodes that are not ready come last: they may be silent, and each silent one that comes before costs half a second.
-/// If none is ready, they keep their order. Then the fault is rather in what watches them.
-fn place<'a>(
-    own: &str,
-    candidates: impl Iterator<Item = &'a str>,
-    is_ready: impl Fn(&str) -> bool,
-    address: IpAddr,
-) -> Option<usize> {
-    let weight = |node: &'a str| (is_ready(node), weight(node, address), node);
-    let own_weight = (is_ready(own), self::weight(own, address), own);
+/// Nodes that are not ready may be silent, and each that is costs half a second: the others do not wait for their turn. They
+/// keep their rank, because they may answer all the same, and may not know that they count as not ready.
+fn place<'a>(desired: &Desired, candidates: impl Iterator<Item = &'a str>, address: IpAddr) -> Option<Place> {
+    let own = desired.node_name.as_str();
+    let is_ready = |node: &str| !desired.not_ready.contains(node);
+    let own_weight = (weight(own, address), own);
     let mut is_candidate = false;
-    let mut higher = 0;
+    let mut place = Place { rank: 0, turn: 0 };
     for node in candidates {
         is_candidate |= node == own;
-        higher += usize::from(weight(node) > own_weight);
+        let is_higher = (weight(node, address), node) > own_weight;
+        place.rank += usize::from(is_higher);
+        let is_before = if is_ready(node) == is_ready(own) { is_higher } else { is_ready(node) };
+        place.turn += usize::from(is_before);
     }
-    is_candidate.then_some(higher)
+    is_candidate.then_some(place)
 }
 
 /// Returns the weight of a node for an address. Part of the contract between the nodes of a cluster.
@@ -110,11 +109,11 @@ mod tests {
         let of = |n: usize| all_ranks(&desired(&format!("node-{n}"), 4, &Candidates::All));
         let all: Vec<Ranks> = (0..4).map(of).collect();
         for address in all[0].keys() {
-            let places: BTreeSet<usize> = all.iter().map(|ranks| ranks[address]).collect();
+            let places: BTreeSet<usize> = all.iter().map(|ranks| ranks[address].rank).collect();
             assert_eq!(places, BTreeSet::from([0, 1, 2, 3]), "{address}");
         }
         for ranks in &all {
-            let first = ranks.values().filter(|rank| **rank == 0).count();
+            let first = ranks.values().filter(|place| place.rank == 0).count();
             assert!((10..=45).contains(&first), "{first} of 100");
         }
     }
@@ -125,7 +124,7 @@ mod tests {
             let ranks = all_ranks(&desired(&format!("node-{n}"), nodes, &Candidates::All));
             ranks
                 .into_iter()
-                .filter(|(_, rank)| *rank == 0)
+                .filter(|(_, place)| place.rank == 0)
                 .map(|(address, _)| address)
                 .collect::<BTreeSet<_>>()
         };
@@ -138,7 +137,7 @@ mod tests {
     fn a_node_without_endpoints_is_no_candidate() {
         let only = Candidates::Only(["node-1".into()].into());
         assert!(all_ranks(&desired("node-0", 2, &only)).is_empty());
-        assert!(all_ranks(&desired("node-1", 2, &only)).values().all(|rank| *rank == 0));
+        assert!(all_ranks(&desired("node-1", 2, &only)).values().all(|place| place.rank == 0));
         assert!(all_ranks(&desired("node-9", 2, &Candidates::All)).is_empty());
     }
 
@@ -146,23 +145,24 @@ mod tests {
     fn a_node_that_is_to_get_no_clients_has_no_place() {
         let mut desired = desired("node-0", 3, &Candidates::All);
         desired.without_clients = ["node-1".to_owned(), "node-2".to_owned()].into();
-        assert!(all_ranks(&desired).values().all(|rank| *rank == 0));
+        assert!(all_ranks(&desired).values().all(|place| place.rank == 0));
         desired.without_clients = ["node-0".to_owned()].into();
         assert!(all_ranks(&desired).is_empty());
     }
 
     #[test]
-    fn nodes_that_are_not_ready_come_last_in_their_own_order() {
-        let rank_of = |own: &str, not_ready: &[&str]| {
+    fn nodes_that_are_not_ready_have_the_last_turns_and_keep_their_rank() {
+        let of = |own: &str, not_ready: &[&str]| {
             let mut desired = desired(own, 4, &Candidates::All);
             desired.not_ready = not_ready.iter().map(|node| (*node).to_owned()).collect();
             all_ranks(&desired)
         };
-        let names = ["node-0", "node-1", "node-2", "node-3"];
+        let rank = |ranks: Ranks| ranks.into_values().map(|place| place.rank).collect::<Vec<_>>();
         for node in ["node-0", "node-1"] {
-            assert!(rank_of(node, &["node-2", "node-3"]).values().all(|rank| *rank < 2), "{node}");
-            assert!(rank_of(node, &["node-0", "node-1"]).values().all(|rank| *rank >= 2), "{node}");
-            assert_eq!(rank_of(node, &names), rank_of(node, &[]));
+            assert!(of(node, &["node-2", "node-3"]).values().all(|place| place.turn < 2), "{node}");
+            assert!(of(node, &["node-0", "node-1"]).values().all(|place| place.turn >= 2), "{node}");
+            assert_eq!(rank(of(node, &["node-0", "node-2"])), rank(of(node, &[])));
+            assert_eq!(of(node, &["node-0", "node-1", "node-2", "node-3"]), of(node, &[]));
         }
     }
 

@@ -105,14 +105,16 @@ async fn clean_up(place: &Place) -> Result<Document, CliError> {
     ebpf::check_unused(&place.bpffs_path).map_err(of_ebpf)?;
     ipvs::check_unused().map_err(of_ipvs)?;
     // First, while the programs still serve what a routing daemon announces. What fails here keeps nothing else.
-    let routes = node::remove_own_routes().await;
-    if routes.as_ref().is_ok_and(|routes| routes.iter().any(|route| route.via.node().is_none())) {
+    let withdrawn = node::withdraw_own_routes().await;
+    if withdrawn.as_ref().is_ok_and(|routes| !routes.is_empty()) {
         tokio::time::sleep(WITHDRAWAL).await;
     }
     let cleaned = ebpf::cleanup(&place.bpffs_path).map_err(of_ebpf)?;
     let of_ipvs = ipvs::cleanup().map_err(of_ipvs)?.removed;
     let neighbours = node::release_for(&targets).await?;
-    let routes = routes?.iter().map(|route| route.prefix.to_string()).collect();
+    let others = node::remove_own_routes().await?;
+    let routes: BTreeSet<_> = withdrawn?.union(&others).copied().collect();
+    let routes = routes.iter().map(|route| route.prefix.to_string()).collect();
     match PinnedMaps::open(&place.bpffs_path) {
         Err(ReadError::Absent { .. }) => {}
         _ => return Err(CliError::Left(format!("maps below {}", place.bpffs_path.display()))),

@@ -172,8 +172,7 @@ impl Controller {
             match event {
                 SourceEvent::Change(change) => {
                     if let Some(key) = self.cluster.apply(change) {
-                        let exists = self.cluster.current(&key).is_some();
-                        self.statuses.heard(&key, exists);
+                        self.statuses.heard(&key, self.cluster.has_request(&key));
                     }
                 }
                 SourceEvent::Listed(listing) => {

@@ -19,7 +19,7 @@ const WINDOW: Duration = Duration::from_mins(1);
 /// Time for which a contested Service is left alone. It doubles each time. A Service that was left as it is for that time
 /// is contested no more.
 const REST: Duration = Duration::from_mins(5);
-const LONGEST_REST: Duration = Duration::from_hours(4);
+const LONGEST_REST: Duration = Duration::from_hours(1);
 
 /// The first and the longest wait before a failed write is tried again.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
@@ -77,9 +77,9 @@ pub struct Notice {
 }
 
 impl Statuses {
-    /// Notes that the API server has told of a Service.
-    pub fn heard(&mut self, key: &ServiceKey, exists: bool) {
-        if !exists {
+    /// Notes that the API server has told of a Service. One that is gone, or is to have no address, is forgotten.
+    pub fn heard(&mut self, key: &ServiceKey, is_wanted: bool) {
+        if !is_wanted {
             self.services.remove(key);
         } else if let Some(book) = self.services.get_mut(key) {
             book.is_unconfirmed = false;
@@ -126,6 +126,7 @@ impl Statuses {
         };
         if book.settled_at.take().is_some_and(|since| since + REST <= now) {
             book.rests = 0;
+            book.rests_until = None;
             book.told.remove(CONTESTED);
         }
         let is_repetition = book.written.as_ref() == Some(&statement);

@@ -244,6 +244,14 @@ pub enum Candidates {
     Only(BTreeSet<Arc<str>>),
 }
 
+impl Candidates {
+    /// Returns whether any node may.
+    #[must_use]
+    pub fn is_any(&self) -> bool {
+        !matches!(self, Self::Only(nodes) if nodes.is_empty())
+    }
+}
+
 /// The changes since the data plane's last sync.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dirty {

@@ -95,7 +95,8 @@ pub(super) fn read_node(node: &Node, which: WhichNode, notes: &mut Notes) -> Nod
     };
     let labels = node.metadata.labels.as_ref();
     let gets_no_clients = labels.is_some_and(|labels| labels.contains_key(EXCLUDE_LABEL))
-        || eligibility(node) != Eligibility::Eligible;
+        || eligibility(node) != Eligibility::Eligible
+        || !may_run_agent(node);
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     let is_not_ready = conditions.iter().any(|one| one.type_ == READY && one.status != "True");
     let mut spec = NodeSpec { gets_no_clients, is_not_ready, own, ..NodeSpec::default() };

@@ -29,7 +29,9 @@ pub use listeners::listeners;
 pub use look::{LinkState, Look, MarkRule, look};
 pub use monitor::follow;
 pub use neighbours::release_for;
-pub use own_routes::{OwnRoute, OwnRoutes, PodRoutes, RouteSettings, Tunnels, Via, remove_own_routes};
+pub use own_routes::{
+    OwnRoute, OwnRoutes, PodRoutes, RouteSettings, Tunnels, Via, remove_own_routes, withdraw_own_routes,
+};
 pub use pattern::DevicePattern;
 pub use pod_tunnels::{PodTunnel, TunnelEnds};
 pub use ports::Ports;

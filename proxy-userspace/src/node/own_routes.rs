@@ -202,21 +202,38 @@ impl OwnRoutes {
     }
 }
 
+impl OwnRoutes {
+    /// Removes routes, and returns the last failure.
+    async fn remove_all(&self, routes: &BTreeSet<OwnRoute>) -> Option<NodeError> {
+        let mut failed = None;
+        for route in routes {
+            failed = self.remove(*route).await.err().or(failed);
+        }
+        failed
+    }
+}
+
 impl Drop for OwnRoutes {
     fn drop(&mut self) {
         self.connection.abort();
     }
 }
 
-/// Removes all of our routes and tunnels, and returns the routes. Goes on after a failure, and returns the last one then.
+/// Removes our routes that routing daemons announce, and returns them. Goes on after a failure, and returns the last one
+/// then.
+pub async fn withdraw_own_routes() -> Result<BTreeSet<OwnRoute>, NodeError> {
+    let mut routes = OwnRoutes::open()?;
+    let mut found = routes.list().await?;
+    found.retain(|route| route.via == Via::Nowhere);
+    routes.remove_all(&found).await.map_or(Ok(found), Err)
+}
+
+/// Does the same with all of our routes, and removes our tunnels.
 pub async fn remove_own_routes() -> Result<BTreeSet<OwnRoute>, NodeError> {
     let mut routes = OwnRoutes::open()?;
     let found = routes.list().await?;
-    let mut failed = None;
-    for route in &found {
-        failed = routes.remove(*route).await.err().or(failed);
-    }
-    failed = routes.keep_tunnels(&BTreeMap::new()).await.err().or(failed);
+    let failed = routes.remove_all(&found).await;
+    let failed = routes.keep_tunnels(&BTreeMap::new()).await.err().or(failed);
     failed.map_or(Ok(found), Err)
 }
 

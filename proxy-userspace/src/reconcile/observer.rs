@@ -1,7 +1,5 @@
 //! Observers of the task that owns model and data plane: health, metrics and Events.
 
-use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::dataplane::{Check, SyncReport};
@@ -34,13 +32,4 @@ pub struct Synced<'a> {
     pub report: &'a SyncReport,
     /// Time from its begin to its end.
     pub took: Duration,
-}
-
-impl Synced<'_> {
-    /// Returns the addresses of the service ports that could not be written.
-    #[must_use]
-    pub fn unwritten(&self) -> BTreeSet<IpAddr> {
-        let ports = self.report.pending.iter().filter_map(|(key, _)| self.desired.ports.get(key));
-        ports.flat_map(|port| &port.frontends).map(|frontend| frontend.address.ip()).collect()
-    }
 }

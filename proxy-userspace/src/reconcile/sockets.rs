@@ -30,6 +30,9 @@ impl Sockets {
     pub fn look(&mut self, model: &mut Model) {
         if model.has_own_addresses() {
             model.set_listeners(self.servers(listeners(), &local_ports(), Instant::now()));
+        } else {
+            // Sockets of the next first look are as old as any.
+            *self = Self::default();
         }
     }
 

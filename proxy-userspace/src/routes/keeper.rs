@@ -12,6 +12,17 @@ use crate::node::{NodeError, OwnRoute, OwnRoutes, Route, TunnelEnds, Via};
 /// Time for which a tunnel stays that no route needs: the other node has looked twice by then.
 const FAREWELL: Duration = Duration::from_mins(1);
 
+/// What an attempt achieved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The kernel has what is wanted.
+    Done,
+    /// The kernel refuses a route or a tunnel.
+    Refused,
+    /// A route that should be gone is there, or the routes can't be read.
+    Stuck,
+}
+
 /// Keeps the routes, and tells each failure once.
 #[derive(Default)]
 pub struct Keeper {
@@ -27,8 +38,8 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Returns whether the kernel was asked and everything was done.
-    pub async fn try_keep(&mut self, wanted: WantedRoutes) -> bool {
+    /// Brings the kernel's routes to the wanted ones, as far as it lets.
+    pub async fn try_keep(&mut self, wanted: WantedRoutes) -> Outcome {
         let result = self.keep(wanted).await;
         let failed = result.as_ref().err().map(ToString::to_string);
         if let Some(error) = failed.as_ref().filter(|_| self.failed != failed) {
@@ -38,11 +49,15 @@ impl Keeper {
         if result.is_err() {
             self.routes = None;
         }
-        result.is_ok() && self.refused.is_empty() && self.without_tunnel.is_empty()
+        match result {
+            Ok(true) if self.refused.is_empty() && self.without_tunnel.is_empty() => Outcome::Done,
+            Ok(true) => Outcome::Refused,
+            _ => Outcome::Stuck,
+        }
     }
 
-    /// Removes what is not wanted first: a prefix may lead elsewhere now.
-    async fn keep(&mut self, mut wanted: WantedRoutes) -> Result<(), NodeError> {
+    /// Removes what is not wanted first: a prefix may lead elsewhere now. Returns whether all of that is gone.
+    async fn keep(&mut self, mut wanted: WantedRoutes) -> Result<bool, NodeError> {
         let mut routes = match self.routes.take() {
             Some(routes) => routes,
             None => OwnRoutes::open()?,
@@ -55,8 +70,10 @@ impl Keeper {
             wanted.routes = tunnels::choose(&wanted.routes, &found, &reached, &sources);
         }
         self.refused.retain(|route, _| wanted.routes.contains(route) || found.contains(route));
+        let mut is_removed = true;
         for route in found.iter().filter(|route| wanted.replaces(**route)) {
             let result = routes.remove(*route).await;
+            is_removed &= result.is_ok();
             self.tell(*route, "removed", result);
         }
         self.keep_tunnels(&mut routes, &wanted, &found, &reached).await?;
@@ -70,7 +87,7 @@ impl Keeper {
             }
         }
         self.routes = Some(routes);
-        Ok(())
+        Ok(is_removed)
     }
 
     /// Keeps the tunnels of the wanted routes, of present ones that stay, and for some time those that were needed before: the

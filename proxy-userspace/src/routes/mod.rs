@@ -16,7 +16,7 @@ use ipnet::IpNet;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use self::keeper::Keeper;
+use self::keeper::{Keeper, Outcome};
 use self::tunnels::OwnEnd;
 use crate::model::Desired;
 use crate::node::{OwnRoute, PodRoutes, RouteSettings, Via};
@@ -24,7 +24,8 @@ use crate::reconcile::{Observer, Synced};
 
 /// Time between two looks at the routes: a person or another program may have removed one.
 const LOOK: Duration = Duration::from_secs(30);
-/// Time until what failed is tried again. A route that should be gone brings packets that nobody serves.
+/// Time until it is tried again to remove a route, or to read them. A route that should be gone brings packets that nobody
+/// serves.
 const RETRY: Duration = Duration::from_secs(5);
 
 /// The routes to keep.
@@ -62,40 +63,33 @@ fn is_to_service(route: &OwnRoute) -> bool {
 pub struct RouteObserver {
     settings: RouteSettings,
     wanted: watch::Sender<Option<WantedRoutes>>,
-    /// The prefixes of routes whose objects were read since all objects could be read.
+    /// While not all objects can be read: the prefixes of routes whose objects were.
     known: BTreeSet<IpNet>,
-    /// The prefixes of addresses that were to be announced last.
-    announced: BTreeSet<IpNet>,
 }
 
 impl RouteObserver {
     /// Returns an observer of a task that has not begun.
     #[must_use]
     pub fn new(settings: RouteSettings, wanted: watch::Sender<Option<WantedRoutes>>) -> Self {
-        Self { settings, wanted, known: BTreeSet::new(), announced: BTreeSet::new() }
+        Self { settings, wanted, known: BTreeSet::new() }
     }
 }
 
 impl Observer for RouteObserver {
     fn synced(&mut self, synced: &Synced<'_>) {
         let is_complete = !synced.dirty.incomplete;
+        let mut routes = plan::plan(synced.desired, &self.settings);
         if is_complete {
             self.known.clear();
+        } else {
+            self.known.extend(routes.iter().map(|route| route.prefix));
+            // Other nodes may serve these. Without any candidate, the slices may be what can't be read.
+            let elsewhere = synced.desired.announced.iter().filter(|(_, candidates)| candidates.is_any());
+            self.known.extend(elsewhere.map(|(address, _)| IpNet::from(*address)));
         }
-        let mut routes = plan::plan(synced.desired, &self.settings);
-        self.known.extend(routes.iter().map(|route| route.prefix));
-        // Other nodes may serve these now.
-        self.known.extend(synced.desired.announced.keys().map(|address| IpNet::from(*address)));
-        // A node without programs can't serve what it would announce. A Service that could not be written now, and was
-        // announced before, goes on with its former endpoints.
+        // A node without programs can't serve what it would announce.
         let serves = synced.report.serves();
-        let unwritten = synced.unwritten();
-        let is_served = |route: &OwnRoute| {
-            serves && (!unwritten.contains(&route.prefix.addr()) || self.announced.contains(&route.prefix))
-        };
-        routes.retain(|route| !is_to_service(route) || is_served(route));
-        self.announced =
-            routes.iter().filter(|route| is_to_service(route)).map(|route| route.prefix).collect();
+        routes.retain(|route| serves || !is_to_service(route));
         let tunnels = self.settings.to_pods == PodRoutes::Ipip;
         let Desired { nodes, pod_ranges, node_name, .. } = synced.desired;
         let own = OwnEnd {
@@ -122,10 +116,11 @@ pub async fn keep_routes(mut wanted: watch::Receiver<Option<WantedRoutes>>) {
         let now = wanted.borrow_and_update().clone().unwrap_or_default();
         // Without any route there is nothing to look after.
         let has_routes = !now.routes.is_empty();
-        let is_done = keeper.try_keep(now).await;
+        let outcome = keeper.try_keep(now).await;
+        let pause = if outcome == Outcome::Stuck { RETRY } else { LOOK };
         tokio::select! {
             changed = wanted.changed() => if changed.is_err() { return },
-            () = sleep(if is_done { LOOK } else { RETRY }), if has_routes || !is_done => {}
+            () = sleep(pause), if has_routes || outcome != Outcome::Done => {}
         }
     }
 }

@@ -280,6 +280,9 @@ pub fn perform(
     }
     if matches!(pass.work, Work::TargetWithCluster(_)) {
         setup::ensure(workspace, &[Need::Cluster])?;
+        if let Err(reason) = setup::ensure_cluster_programs(workspace) {
+            return Ok(Outcome::Unable(format!("{reason:#}")));
+        }
         let more = if args.long { cluster::more_images(workspace)? } else { Vec::new() };
         cluster::add_assets(workspace, Variant::Ebpf, more, &mut cargo)?;
     }

@@ -205,13 +205,22 @@ fn addresses(nodes: &[&NodeFacts], families: &[Family]) -> Vec<IpAddr> {
     families.iter().flat_map(|family| of(*family)).collect()
 }
 
+impl Cluster {
+    /// Returns whether a Service is to have addresses from here.
+    #[must_use]
+    pub fn has_request(&self, key: &ServiceKey) -> bool {
+        self.services.get(key).is_some_and(|service| service.request.is_some())
+    }
+}
+
 impl Wanted {
-    /// Takes no present address away: an object that could not be read may be the reason for it.
+    /// Keeps the present addresses, behind the wanted ones: an object that could not be read may be the reason for it.
     pub fn keep(&mut self, current: &Current) {
-        let Some(addresses) = &self.addresses else { return };
-        let present = current.addresses.iter().flatten();
-        if !present.into_iter().all(|address| addresses.contains(address)) {
-            self.addresses = None;
+        let Some(addresses) = &mut self.addresses else { return };
+        for address in current.addresses.iter().flatten() {
+            if !addresses.contains(address) {
+                addresses.push(*address);
+            }
         }
     }
 }

@@ -401,7 +401,8 @@ fn while_objects_are_unreadable_no_present_address_is_taken_away() {
         wanted.addresses
     };
     let (one, two) = (["10.0.0.1"].as_slice(), ["10.0.0.1", "10.0.0.2"].as_slice());
-    assert_eq!(kept(one, Some(two)), None);
+    assert_eq!(kept(one, Some(two)), Some(addresses(two)));
+    assert_eq!(kept(two, Some(&["10.0.0.3"])), Some(addresses(&["10.0.0.1", "10.0.0.2", "10.0.0.3"])));
     assert_eq!(kept(two, Some(one)), Some(addresses(two)));
     assert_eq!(kept(one, None), Some(addresses(one)));
 }
