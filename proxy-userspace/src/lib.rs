@@ -1,7 +1,7 @@
 //! Millrace's agent and command line, as a library for the program, its tests and the benches.
 //!
-//! Uses: `model` <- `source`, `dataplane` <- `reconcile` <- `agent` <- `cli` <- `kubectl`. `model` and each data
-//! plane's plan are pure. Only `dataplane` touches maps and programs, only `source` reads the API
+//! Uses: `model` <- `source`, `dataplane` <- `reconcile` <- `agent` <- `cli` <- `kubectl`. `model`, `policy` and
+//! each data plane's plan are pure. Only `dataplane` touches maps and programs, only `source` reads the API
 //! or manifests, only `node` uses rtnetlink.
 
 pub mod agent;
@@ -22,6 +22,7 @@ pub mod kubectl;
 pub mod metrics;
 pub mod model;
 pub mod node;
+pub mod policy;
 pub mod reconcile;
 pub mod routes;
 pub mod source;

@@ -8,7 +8,7 @@ use super::{Family, Protocol};
 ///
 /// Leading zeros of a decimal number have no meaning. An IPv4-mapped IPv6 address is the IPv4
 /// address. The API server still stores such objects from the time when it accepted them.
-pub(super) fn parse_address(text: &str) -> Option<IpAddr> {
+pub(crate) fn parse_address(text: &str) -> Option<IpAddr> {
     let address: IpAddr = text.parse().or_else(|_| without_zeros(text).parse()).ok()?;
     Some(address.to_canonical())
 }
@@ -54,13 +54,13 @@ pub(super) fn address_of(family: Family, text: &str) -> Result<IpAddr, String> {
 }
 
 /// Checks a port number. The error says what is accepted.
-pub(super) fn port(number: i32) -> Result<u16, String> {
+pub(crate) fn port(number: i32) -> Result<u16, String> {
     let port = u16::try_from(number).ok().filter(|port| *port != 0);
     port.ok_or_else(|| format!("{number} is not a port; takes 1 to 65535"))
 }
 
 /// Parses a protocol; unset is TCP. The error says what is accepted.
-pub(super) fn protocol(text: Option<&str>) -> Result<Protocol, String> {
+pub(crate) fn protocol(text: Option<&str>) -> Result<Protocol, String> {
     match text {
         None | Some("TCP") => Ok(Protocol::Tcp),
         Some("UDP") => Ok(Protocol::Udp),

@@ -37,6 +37,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+pub(crate) use address::{parse_address, port as parse_port, protocol as parse_protocol};
 pub use annotations::{ANNOTATIONS, Annotation};
 pub use claims::Rank;
 pub use desired::{
@@ -53,6 +54,7 @@ pub use settings::{
     check_maglev_size,
 };
 pub use slice::SERVICE_NAME_LABEL;
+pub(crate) use source_ranges::parse_range;
 
 use claims::{Claims, Target};
 use environment::Environment;

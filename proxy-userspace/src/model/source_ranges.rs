@@ -55,7 +55,7 @@ fn range(text: &str) -> Result<IpNet, String> {
 
 /// Parses a prefix as kube-proxy does (`ParseCIDRSloppy` in k8s.io/utils/net); for its address see
 /// [`parse_address`].
-fn parse_range(text: &str) -> Option<IpNet> {
+pub(crate) fn parse_range(text: &str) -> Option<IpNet> {
     let (address, length) = text.split_once('/')?;
     let length: u8 = length.bytes().all(|digit| digit.is_ascii_digit()).then(|| length.parse().ok())??;
     let parsed = parse_address(address)?;

@@ -44,7 +44,8 @@ const AGENT: Layout = Layout {
         Uses { name: "model", may_use: &[] },
         Uses { name: "http", may_use: &[] },
         Uses { name: "heap", may_use: &[] },
-        Uses { name: "source", may_use: &["model"] },
+        Uses { name: "policy", may_use: &["model"] },
+        Uses { name: "source", may_use: &["model", "policy"] },
         Uses { name: "node", may_use: &["model"] },
         Uses { name: "dataplane", may_use: &["model", "node", "heap"] },
         Uses { name: "config", may_use: &["model", "node", "dataplane"] },
@@ -95,6 +96,7 @@ const AGENT: Layout = Layout {
         Uses {
             name: "cli",
             may_use: &[
+                "policy",
                 "source",
                 "node",
                 "dataplane",
@@ -139,7 +141,19 @@ pub const NEVER: &[Never] = &[
     },
     Never {
         package: "millrace",
+        folder: "policy",
+        paths: IMPURE,
+        why: "the model of policies does no I/O and reads no clock",
+    },
+    Never {
+        package: "millrace",
         folder: "model",
+        paths: &["std::collections::HashMap", "std::collections::HashSet"],
+        why: "the same input gives the same output, so its order is ours",
+    },
+    Never {
+        package: "millrace",
+        folder: "policy",
         paths: &["std::collections::HashMap", "std::collections::HashSet"],
         why: "the same input gives the same output, so its order is ours",
     },

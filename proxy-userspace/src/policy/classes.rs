@@ -1,0 +1,82 @@
+//! Classes of addresses: those of one class are members of the same sets.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::compiled::PeerEntry;
+use super::index::Index;
+use super::numbers::keep;
+use super::prefixes::Prefixes;
+use super::sets::{InBlocks, Members, SetNumbers};
+
+/// The class of every address.
+#[derive(Debug)]
+pub(super) struct Classes {
+    /// The classes by longest prefix; elsewhere it is 0.
+    pub peers: Prefixes<PeerEntry>,
+    /// The number of each class, by the sets that its addresses are in.
+    pub numbers: BTreeMap<SetNumbers, u32>,
+    /// The classes whose addresses are in a set.
+    pub of_set: BTreeMap<u32, BTreeSet<u32>>,
+}
+
+impl Classes {
+    /// Computes the classes. `own` has the addresses of the node, `former` the numbers that are kept.
+    pub fn of(
+        index: &Index,
+        members: &Members<'_>,
+        own: &BTreeSet<IpAddr>,
+        former: &BTreeMap<SetNumbers, u32>,
+    ) -> Self {
+        let blocks: Vec<(IpNet, &SetNumbers)> =
+            members.prefixes().map(|(prefix, inside)| (*prefix, &inside.any)).collect();
+        let pods: Vec<(IpAddr, SetNumbers)> =
+            index.pod_addresses().map(|(address, _)| (address, sets_of(index, members, address))).collect();
+        let all = blocks.iter().map(|(_, sets)| *sets).chain(pods.iter().map(|(_, sets)| sets));
+        // No set at all is the first one in the order, so its class is always 0.
+        let nothing = SetNumbers::new();
+        let different: BTreeSet<&SetNumbers> = all.chain([&nothing]).collect();
+        let numbers = keep(different.into_iter().cloned().collect(), former, 0);
+        let class = |sets: &SetNumbers| numbers.get(sets).copied().unwrap_or_default();
+
+        let mut peers = Prefixes::default();
+        let mut outer: Prefixes<u32> = Prefixes::default();
+        // A prefix comes behind those around it, so `outer` has them already. One that changes nothing is left out.
+        for (prefix, sets) in blocks {
+            let (inner, around) =
+                (class(sets), outer.containing(prefix).next().map_or(0, |(_, class)| *class));
+            if inner != around {
+                peers.insert(prefix, PeerEntry { class: inner, is_own_node: false });
+            }
+            outer.insert(prefix, inner);
+        }
+        let around = |address: IpAddr| outer.longest(address).copied().unwrap_or_default();
+        for (address, sets) in &pods {
+            let class = class(sets);
+            if class != around(*address) {
+                peers.insert((*address).into(), PeerEntry { class, is_own_node: false });
+            }
+        }
+        for address in own {
+            // Selectors match no address of a node.
+            peers.insert((*address).into(), PeerEntry { class: around(*address), is_own_node: true });
+        }
+        let mut of_set: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
+        for (sets, class) in &numbers {
+            for set in sets {
+                of_set.entry(*set).or_default().insert(*class);
+            }
+        }
+        Self { peers, numbers, of_set }
+    }
+}
+
+/// Returns the sets that an address of pods is in: those of each of its pods.
+fn sets_of(index: &Index, members: &Members<'_>, address: IpAddr) -> SetNumbers {
+    let nothing = InBlocks::default();
+    let blocks = members.containing(address.into()).next().map_or(&nothing, |(_, blocks)| blocks);
+    let all = index.holders(address).map(|(_, pod)| members.of_pod(&pod.traits, blocks));
+    all.reduce(|all, one| &all & &one).unwrap_or_default()
+}

@@ -1,0 +1,115 @@
+//! Turns the objects into the tables of one node.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::classes::Classes;
+use super::compiled::{Compiled, RuleKey, Rules, SelectedPod};
+use super::index::Index;
+use super::numbers::{Numbers, keep};
+use super::object::NamespacedName;
+use super::pod::{Network, PodSpec, Traits};
+use super::ports::{NamedPort, Ports};
+use super::rule_set::{Peers, RuleSet};
+use super::sets::{Members, PeerSet};
+use super::spec::Direction;
+
+/// The node whose tables are asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Site {
+    /// Its name, as in `spec.nodeName` of pods.
+    pub node: String,
+    /// Its own addresses, which always reach its pods.
+    pub addresses: BTreeSet<IpAddr>,
+}
+
+/// The rules of pods that are alike: ingress, egress.
+type Both = [Option<RuleSet>; 2];
+
+impl Index {
+    /// Returns the tables of a node.
+    ///
+    /// Only sets of peers count that a rule of a pod on this node names.
+    #[must_use]
+    pub fn compile(&self, site: &Site) -> Compiled {
+        self.compile_after(site, &Compiled::default())
+    }
+
+    /// Returns the tables of a node. Classes and profiles that the former tables have keep their numbers.
+    ///
+    /// A number that the former tables do not use may be one of still older tables, with another meaning.
+    #[must_use]
+    pub fn compile_after(&self, site: &Site, former: &Compiled) -> Compiled {
+        let former = &former.numbers;
+        let alike = self.rule_sets(site);
+        let profiles = alike.values().flatten().flatten().cloned().collect();
+        let profiles = keep(profiles, &former.profiles, 1);
+        let sets = keep(profiles.keys().flat_map(sets_of).collect(), &former.sets, 0);
+        let members = Members::of(self, &sets);
+        let Classes { peers, numbers: classes, of_set } =
+            Classes::of(self, &members, &site.addresses, &former.classes);
+        let mut rules = Rules::default();
+        for (set, profile) in &profiles {
+            let classes_of = |peers: &Peers| match peers {
+                // The class stands before protocol and port, so a prefix can't leave it open.
+                Peers::Everyone => classes.values().copied().collect(),
+                Peers::Set(set) => {
+                    let number = sets.get(set);
+                    number.and_then(|number| of_set.get(number)).cloned().unwrap_or_default()
+                }
+            };
+            write_rules(set, *profile, classes_of, &mut rules);
+        }
+        let selected = |pod: &PodSpec| {
+            let [ingress, egress] = alike.get(&*pod.traits)?;
+            let profile = |rules: &Option<RuleSet>| profiles.get(rules.as_ref()?).copied();
+            let (ingress, egress) = (profile(ingress), profile(egress));
+            let pod = SelectedPod { uid: pod.uid.clone(), addresses: pod.addresses.clone(), ingress, egress };
+            (ingress.is_some() || egress.is_some()).then_some(pod)
+        };
+        let pods =
+            self.isolable(site).filter_map(|(name, pod)| Some((name.clone(), selected(pod)?))).collect();
+        Compiled { pods, peers, rules, numbers: Numbers { sets, classes, profiles } }
+    }
+
+    /// Returns the pods on the node that policies can select.
+    fn isolable(&self, site: &Site) -> impl Iterator<Item = (&NamespacedName, &PodSpec)> {
+        self.pods_on(&site.node).filter(|(_, pod)| pod.network == Network::Pod)
+    }
+
+    /// Returns the rules of the pods on the node, once for pods that are alike.
+    fn rule_sets(&self, site: &Site) -> BTreeMap<&Traits, Both> {
+        let named: BTreeSet<NamedPort> =
+            self.traits().flat_map(|traits| traits.ports.iter().cloned()).collect();
+        let mut alike: BTreeMap<&Traits, Both> = BTreeMap::new();
+        for (_, pod) in self.isolable(site) {
+            let traits = &*pod.traits;
+            let of = |direction| RuleSet::of(self, traits, direction, &named);
+            alike.entry(traits).or_insert_with(|| [of(Direction::Ingress), of(Direction::Egress)]);
+        }
+        alike
+    }
+}
+
+fn sets_of(rules: &RuleSet) -> impl Iterator<Item = Arc<PeerSet>> {
+    rules.iter().filter_map(|(peers, _)| match peers {
+        Peers::Everyone => None,
+        Peers::Set(set) => Some(set.clone()),
+    })
+}
+
+/// Writes what a profile allows to each class.
+fn write_rules(set: &RuleSet, profile: u32, classes_of: impl Fn(&Peers) -> BTreeSet<u32>, rules: &mut Rules) {
+    let mut allowed: BTreeMap<u32, Ports> = BTreeMap::new();
+    for (peers, ports) in set.iter() {
+        for class in classes_of(peers) {
+            allowed.entry(class).or_insert_with(Ports::none).add(ports);
+        }
+    }
+    for (class, ports) in allowed {
+        for prefix in ports.prefixes() {
+            rules.insert(RuleKey::of(profile, class, prefix));
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! The objects in parsed form, by the keys of their look-ups.
+
+use std::borrow::{Borrow, Cow};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::labels::{Labels, Selector};
+use super::object::{Change, Kind, NamespacedName, Object, ObjectKey};
+use super::pod::{Network, PodSpec, Traits, read_pod};
+use super::problem::{Notes, Problem};
+use super::spec::{Namespaces, PolicySpec, read_policy};
+
+/// The names of some pods.
+pub(super) type PodNames = BTreeSet<Arc<NamespacedName>>;
+
+/// All Namespaces, pods and NetworkPolicies of the cluster.
+///
+/// The order in which objects come makes no difference.
+#[derive(Debug, Default)]
+pub struct Index {
+    namespaces: BTreeMap<String, Labels>,
+    pods: BTreeMap<Arc<NamespacedName>, PodSpec>,
+    policies: BTreeMap<NamespacedName, PolicySpec>,
+    /// The pods of each node.
+    by_node: BTreeMap<String, PodNames>,
+    /// Pods that are alike, without those of the host's network.
+    alike: BTreeMap<Arc<Traits>, PodNames>,
+    /// The pods with each address, without those of the host's network.
+    holders: BTreeMap<IpAddr, PodNames>,
+    problems: BTreeMap<ObjectKey, Vec<Problem>>,
+}
+
+impl Index {
+    /// Stores a change.
+    pub fn apply(&mut self, change: Change) {
+        match change {
+            Change::Upsert { object, file } => {
+                let key = object.key();
+                let mut notes = Notes::on(key.clone(), file);
+                self.store(&key.name, &object, &mut notes);
+                if notes.problems.is_empty() {
+                    self.problems.remove(&key);
+                } else {
+                    self.problems.insert(key, notes.problems);
+                }
+            }
+            Change::Delete(key) => {
+                match key.kind {
+                    Kind::Namespace => {
+                        self.namespaces.remove(&key.name.name);
+                    }
+                    Kind::Pod => self.set_pod(&key.name, None),
+                    Kind::NetworkPolicy => {
+                        self.policies.remove(&key.name);
+                    }
+                }
+                self.problems.remove(&key);
+            }
+        }
+    }
+
+    /// Returns the problems in the fields of all objects, by object.
+    pub fn problems(&self) -> impl Iterator<Item = &Problem> {
+        self.problems.values().flatten()
+    }
+
+    fn store(&mut self, name: &NamespacedName, object: &Object, notes: &mut Notes) {
+        match object {
+            Object::Namespace(namespace) => {
+                let labels = Labels::of_namespace(&name.name, namespace.metadata.labels.as_ref());
+                self.namespaces.insert(name.name.clone(), labels);
+            }
+            Object::Pod(pod) => self.set_pod(name, read_pod(pod, &name.namespace, notes)),
+            Object::NetworkPolicy(policy) => {
+                self.policies.insert(name.clone(), read_policy(policy, &name.namespace, notes));
+            }
+        }
+    }
+
+    fn set_pod(&mut self, name: &NamespacedName, pod: Option<PodSpec>) {
+        if let Some((name, old)) = self.pods.remove_entry(name) {
+            remove(&mut self.by_node, old.node.as_str(), &name);
+            remove(&mut self.alike, &*old.traits, &name);
+            for address in &old.addresses {
+                remove(&mut self.holders, address, &name);
+            }
+        }
+        let Some(mut pod) = pod else { return };
+        let name = Arc::new(name.clone());
+        self.by_node.entry(pod.node.clone()).or_default().insert(name.clone());
+        if pod.network == Network::Pod {
+            // Replicas share one copy of their traits.
+            if let Some((shared, _)) = self.alike.get_key_value(&*pod.traits) {
+                pod.traits = shared.clone();
+            }
+            self.alike.entry(pod.traits.clone()).or_default().insert(name.clone());
+            for address in &pod.addresses {
+                self.holders.entry(*address).or_default().insert(name.clone());
+            }
+        }
+        self.pods.insert(name, pod);
+    }
+}
+
+/// The look-ups of the other files.
+impl Index {
+    pub(super) fn pod(&self, name: &NamespacedName) -> Option<(&NamespacedName, &PodSpec)> {
+        self.pods.get_key_value(name).map(|(name, pod)| (&**name, pod))
+    }
+
+    pub(super) fn all_pods(&self) -> impl Iterator<Item = (&NamespacedName, &PodSpec)> {
+        self.pods.iter().map(|(name, pod)| (&**name, pod))
+    }
+
+    pub(super) fn pods_on(&self, node: &str) -> impl Iterator<Item = (&NamespacedName, &PodSpec)> {
+        self.by_node.get(node).into_iter().flatten().filter_map(|name| self.pod(name))
+    }
+
+    /// Returns the pods of a network of their own with this address.
+    pub(super) fn holders(&self, address: IpAddr) -> impl Iterator<Item = (&NamespacedName, &PodSpec)> {
+        self.holders.get(&address).into_iter().flatten().filter_map(|name| self.pod(name))
+    }
+
+    /// Returns every address of a pod with a network of its own, and the pods that have it.
+    pub(super) fn pod_addresses(&self) -> impl Iterator<Item = (IpAddr, &PodNames)> {
+        self.holders.iter().map(|(address, names)| (*address, names))
+    }
+
+    /// Returns each kind of pods that are alike, by namespace.
+    pub(super) fn traits(&self) -> impl Iterator<Item = &Arc<Traits>> {
+        self.alike.keys()
+    }
+
+    pub(super) fn policies(&self) -> impl Iterator<Item = (&NamespacedName, &PolicySpec)> {
+        self.policies.iter()
+    }
+
+    /// Returns the policies that select pods with these traits.
+    pub(super) fn selecting(&self, traits: &Traits) -> impl Iterator<Item = (&NamespacedName, &PolicySpec)> {
+        let first = NamespacedName::new(traits.namespace.as_str(), "");
+        let of_namespace = self.policies.range(first..);
+        of_namespace
+            .take_while(|(name, _)| name.namespace == traits.namespace)
+            .filter(|(_, policy)| policy.selector.matches(&traits.labels))
+    }
+
+    /// Returns whether a peer selects pods with these traits.
+    pub(super) fn is_peer(&self, namespaces: &Namespaces, pods: &Selector, traits: &Traits) -> bool {
+        let is_of_namespace = match namespaces {
+            Namespaces::Own(name) => *name == traits.namespace,
+            Namespaces::Matching(selector) => selector.matches(&self.namespace(&traits.namespace)),
+        };
+        is_of_namespace && pods.matches(&traits.labels)
+    }
+
+    /// Returns the labels of a namespace, as far as they are known.
+    pub(super) fn namespace(&self, name: &str) -> Cow<'_, Labels> {
+        let known = self.namespaces.get(name).map(Cow::Borrowed);
+        known.unwrap_or_else(|| Cow::Owned(Labels::of_unknown_namespace(name)))
+    }
+}
+
+/// Removes a name from the set of `key`, and the set if it was the last one.
+fn remove<K, Q>(sets: &mut BTreeMap<K, PodNames>, key: &Q, name: &NamespacedName)
+where
+    K: Ord + Borrow<Q>,
+    Q: Ord + ?Sized,
+{
+    if let Some(names) = sets.get_mut(key) {
+        names.remove(name);
+        if names.is_empty() {
+            sets.remove(key);
+        }
+    }
+}
