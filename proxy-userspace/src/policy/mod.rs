@@ -57,8 +57,21 @@ pub use view::{PodView, Selecting};
 #[cfg(test)]
 mod invalid_tests;
 #[cfg(test)]
+mod oracle;
+#[cfg(test)]
 mod pods_tests;
+#[cfg(test)]
+#[path = "../../tests/fuzz/random.rs"]
+mod random;
+#[cfg(test)]
+mod scale_tests;
 #[cfg(test)]
 mod semantics_tests;
 #[cfg(test)]
+mod tables_tests;
+#[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod truth_tests;
+#[cfg(test)]
+mod world;
