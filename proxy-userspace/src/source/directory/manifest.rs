@@ -71,7 +71,8 @@ pub(super) fn parse(file: &Arc<Path>, text: &[u8]) -> Result<Manifest, String> {
     Ok(reader.manifest)
 }
 
-fn documents(file: &Path, text: &[u8]) -> Result<Vec<Value>, String> {
+/// Returns the documents of a file. The error is for the whole file.
+pub(super) fn documents(file: &Path, text: &[u8]) -> Result<Vec<Value>, String> {
     // Some editors put a byte order mark before UTF-8.
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     if file.extension().is_some_and(|extension| extension == "json") {
@@ -173,11 +174,13 @@ fn key(kind: Kind, value: &Value) -> Option<ObjectKey> {
     Some(ObjectKey { kind, namespace: namespace.to_owned(), name })
 }
 
-fn text<'a>(value: &'a Value, field: &str) -> Option<&'a str> {
+/// Returns the text in a field.
+pub(super) fn text<'a>(value: &'a Value, field: &str) -> Option<&'a str> {
     value.get(field).and_then(Value::as_str)
 }
 
-fn join(place: &str, field: &str) -> String {
+/// Returns a field with the place of its object in the file.
+pub(super) fn join(place: &str, field: &str) -> String {
     if place.is_empty() { field.to_owned() } else { format!("{place}: {field}") }
 }
 

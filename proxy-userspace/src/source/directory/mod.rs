@@ -10,6 +10,7 @@ mod catalogue;
 mod depth;
 mod folder;
 mod manifest;
+mod policies;
 mod tree;
 
 use std::fs;
@@ -25,6 +26,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 pub use self::catalogue::Catalogue;
 use self::folder::{Folder, Notice};
+pub use self::policies::{PolicyObjects, read_policies};
 use self::tree::Tree;
 use super::{Batch, Listing, SourceError, SourceEvent};
 
