@@ -25,6 +25,7 @@ mod maps;
 mod monitor;
 mod output;
 mod place;
+mod policies;
 mod programs;
 mod ready;
 mod select;
@@ -93,6 +94,12 @@ enum Command {
     Ways(ways::WaysArgs),
     /// Show the addresses of Services that this node answers for on its links
     Announced(announced::AnnouncedArgs),
+    /// Show the NetworkPolicies of pods in manifests, and whether they allow a connection; Millrace does not enforce them yet
+    ///
+    /// It judges manifests alone, and asks neither a cluster nor a node. A directory may have the output of
+    /// `kubectl get namespaces,nodes,pods,networkpolicies -A -o yaml`. With --from, --to and --port it says whether the
+    /// policies allow a connection, and which rule does or which policies isolate the pod.
+    Policies(Box<policies::PoliciesArgs>),
     /// Show packets by program and reason
     Counters(counters::CountersArgs),
     /// Show the fill of the maps
@@ -206,6 +213,7 @@ fn execute(command: Command) -> Result<(), CliError> {
         Command::Top(args) => top::run(&args),
         Command::Ways(args) => ways::run(&args),
         Command::Announced(args) => announced::run(&args),
+        Command::Policies(args) => policies::run(&args),
         Command::Counters(args) => counters::run(&args),
         Command::Maps(args) => maps::run(&args),
         Command::Programs(args) => programs::run(&args),

@@ -10,7 +10,7 @@ use super::error::KubectlError;
 use crate::cli::{self, Format, duration, one_line, parse_format};
 
 /// The commands that change a node, or are for one's own machine.
-const OF_ONE_NODE: [&str; 6] = ["agent", "cleanup", "completion", "echo", "man", "probe"];
+const OF_ONE_NODE: [&str; 7] = ["agent", "cleanup", "completion", "echo", "man", "policies", "probe"];
 
 /// The commands whose tables have lines beside the rows, or cells of several lines.
 const ROWS: [&str; 3] = ["check", "monitor", "top"];

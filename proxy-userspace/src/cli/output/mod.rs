@@ -73,6 +73,15 @@ impl ListArgs {
         self.form.is_wide()
     }
 
+    /// Shows a document that is no list, once or until interrupted. Its rows have no columns to sort by.
+    pub fn show_document(
+        &self,
+        place: &Place,
+        read: impl Fn() -> Result<Document, CliError>,
+    ) -> Result<(), CliError> {
+        self.watch.show(|| self.form.document(place, &read()?))
+    }
+
     /// Shows a list, once or until interrupted.
     pub fn show(&self, place: &Place, read: impl Fn() -> Result<List, CliError>) -> Result<(), CliError> {
         self.watch.show(|| {
