@@ -272,7 +272,9 @@ mod tests {
             for _ in 0..10 {
                 let (statement, notices) = statuses.compare(&key(), &mine, &theirs, now);
                 told.extend(notices);
-                statement.into_iter().for_each(|statement| statuses.wrote(&key(), statement));
+                if let Some(statement) = statement {
+                    statuses.wrote(&key(), statement);
+                }
                 statuses.heard(&key(), true);
                 now += Duration::from_secs(1);
             }
