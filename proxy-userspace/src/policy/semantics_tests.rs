@@ -90,7 +90,7 @@ fn missing_and_empty_lists_of_peers_and_ports_mean_all() {
 }
 
 #[test]
-fn a_pod_selector_alone_means_pods_of_the_policys_namespace() {
+fn a_pod_selector_alone_means_pods_of_the_namespace_of_the_policy() {
     check(
         &ingress(json!({"from": [{"podSelector": {"matchLabels": {"app": "api"}}}]})),
         &["shop/api > shop/web TCP 80"],
