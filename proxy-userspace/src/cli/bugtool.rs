@@ -221,8 +221,18 @@ mod tests {
 
     #[test]
     fn the_archive_has_every_command_that_only_reads_and_help_names_them() {
-        const OTHERS: [&str; 9] =
-            ["agent", "controller", "explain", "bugtool", "cleanup", "completion", "man", "echo", "probe"];
+        const OTHERS: [&str; 10] = [
+            "agent",
+            "controller",
+            "explain",
+            "bugtool",
+            "cleanup",
+            "completion",
+            "man",
+            "echo",
+            "probe",
+            "policies",
+        ];
         let command = command();
         let bugtool = command.find_subcommand("bugtool").unwrap();
         let help = bugtool.get_long_about().unwrap().to_string();
