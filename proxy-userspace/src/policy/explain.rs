@@ -35,7 +35,7 @@ pub struct Explanation {
 /// The judgement at one end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Side {
-    /// The pod. Of several pods with its address, it is the first one by name.
+    /// The pod. Of several pods with its address, it is the first one by name that denies, or else the first one.
     pub pod: NamespacedName,
     /// What the policies say.
     pub verdict: Verdict,
@@ -94,14 +94,32 @@ impl Index {
     /// Explains what policies say about a connection. `node` has the addresses of the destination's node.
     #[must_use]
     pub fn explain(&self, connection: Connection, node: &BTreeSet<IpAddr>) -> Explanation {
+        self.explain_between(connection, node, [None, None])
+    }
+
+    /// Explains the same between pods with these names, source and destination; `None` = whoever has the address.
+    #[must_use]
+    pub fn explain_between(
+        &self,
+        connection: Connection,
+        node: &BTreeSet<IpAddr>,
+        [from, to]: [Option<&NamespacedName>; 2],
+    ) -> Explanation {
         let side = |direction| {
-            let (own, peer) = match direction {
-                Direction::Ingress => (connection.to, connection.from),
-                Direction::Egress => (connection.from, connection.to),
+            let (own, peer, named) = match direction {
+                Direction::Ingress => (connection.to, connection.from, to),
+                Direction::Egress => (connection.from, connection.to, from),
             };
-            let (name, pod) = self.holders(own).next()?;
-            let verdict = self.judge(pod, direction, peer, connection, node);
-            Some(Side { pod: name.clone(), verdict })
+            let is_meant = |name: &NamespacedName| named.is_none_or(|named| named == name);
+            let holders = self.holders(own).filter(|(name, _)| is_meant(name));
+            let mut sides = holders.map(|(name, pod)| {
+                let verdict = self.judge(pod, direction, peer, connection, node);
+                Side { pod: name.clone(), verdict }
+            });
+            // Of several pods with the address, one that denies counts.
+            let first = sides.next()?;
+            let denies = |side: &Side| !side.verdict.is_allowed();
+            Some(if denies(&first) { first } else { sides.find(denies).unwrap_or(first) })
         };
         Explanation { egress: side(Direction::Egress), ingress: side(Direction::Ingress) }
     }

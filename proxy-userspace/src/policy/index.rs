@@ -109,6 +109,10 @@ impl Index {
         self.pods.get_key_value(name).map(|(name, pod)| (&**name, pod))
     }
 
+    pub(super) fn has_namespace(&self, name: &str) -> bool {
+        self.namespaces.contains_key(name)
+    }
+
     pub(super) fn all_pods(&self) -> impl Iterator<Item = (&NamespacedName, &PodSpec)> {
         self.pods.iter().map(|(name, pod)| (&**name, pod))
     }

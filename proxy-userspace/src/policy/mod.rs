@@ -5,13 +5,14 @@
 //! tables as a program would: one longest-prefix look-up for the peer, one for protocol and port.
 //! [`Index::explain`] answers the same question from the objects, and names policies and rules.
 //!
-//! What the API leaves open is decided here:
+//! What the API leaves open, or what cannot be done as it says, is decided here:
 //!
 //! - **Pods of the host's network.** Policies do not select them, and selectors of peers do not match them.
 //!   Their address is that of their node, and no program can tell the two apart. The API leaves this to the
 //!   implementation and calls it the usual choice. An `ipBlock` matches the node's address.
 //! - **The own node.** It always reaches its pods, since the kubelet's probes come from there. The other
-//!   way round, policies apply to a pod's packets to its node.
+//!   way round, policies apply to a pod's packets to its node. Kubernetes' page on policies lets these pass, too; then a
+//!   pod that may reach nothing would reach all ports of its node. Calico and Cilium judge them as well.
 //! - **A name of several ports.** All ports of the pod with this name and protocol count.
 //! - **A name of a port behind an `ipBlock`.** It is the port of the pod that has the peer's address. An
 //!   address without a pod has no names.

@@ -46,10 +46,12 @@ impl Index {
         self.all_pods().map(|(name, pod)| self.view(name, pod))
     }
 
-    /// Returns whether a policy exists.
+    /// Returns the namespaces of pods and policies whose own objects are not known. Their labels may be anything.
     #[must_use]
-    pub fn has_policies(&self) -> bool {
-        self.policies().next().is_some()
+    pub fn unknown_namespaces(&self) -> BTreeSet<&str> {
+        let of_pods = self.all_pods().map(|(name, _)| name);
+        let all = of_pods.chain(self.policies().map(|(name, _)| name)).map(|name| name.namespace.as_str());
+        all.filter(|name| !self.has_namespace(name)).collect()
     }
 
     fn view<'a>(&'a self, name: &'a NamespacedName, pod: &'a PodSpec) -> PodView<'a> {

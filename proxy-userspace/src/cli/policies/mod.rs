@@ -70,13 +70,29 @@ impl Cluster {
             let message = Refused::new(&directory.display().to_string(), takes).to_string();
             ConfigError { origin: "--manifests".to_owned(), message }
         })?;
+        if let [first, others @ ..] = &found.unread[..] {
+            let others =
+                if others.is_empty() { String::new() } else { format!(" (and {} more)", others.len()) };
+            let message = format!("{first}{others}; an object that is not read may change every answer");
+            return Err(ConfigError { origin: "--manifests".to_owned(), message }.into());
+        }
         let mut index = Index::default();
         for change in found.changes {
             index.apply(change);
         }
         let unresolved = index.unresolved_ports();
         let problems = found.problems.iter().chain(index.problems()).chain(&unresolved);
-        let problems = problems.map(ToString::to_string).collect();
+        let mut problems: Vec<String> = problems.map(ToString::to_string).collect();
+        let unknown = index.unknown_namespaces();
+        problems.extend(unknown.iter().map(|name| {
+            format!("Namespace {name} is not in the manifests: selectors of its labels match nothing")
+        }));
+        let nodes: BTreeSet<&str> =
+            index.pods().map(|pod| pod.node).filter(|node| !node.is_empty()).collect();
+        let absent = nodes.iter().filter(|node| !found.nodes.contains_key(**node));
+        problems.extend(absent.map(|node| {
+            format!("Node {node} is not in the manifests: that it reaches its own pods is not seen")
+        }));
         Ok(Self { index, nodes: found.nodes, problems })
     }
 }

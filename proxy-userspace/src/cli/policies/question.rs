@@ -10,7 +10,8 @@ use super::Cluster;
 use crate::cli::error::CliError;
 use crate::cli::output::Document;
 use crate::config::Refused;
-use crate::policy::{Connection, Direction, Explanation, PodView, Side, Verdict};
+use crate::model::parse_address;
+use crate::policy::{Connection, Direction, Explanation, NamespacedName, PodView, Side, Verdict};
 
 /// The connection to judge.
 #[derive(Args, Clone, Debug)]
@@ -116,10 +117,17 @@ impl Question {
 
     fn judge(&self, cluster: &Cluster, from: IpAddr, to: IpAddr) -> Judgement {
         let Port { number, protocol, protocol_number } = self.port;
-        let target = cluster.index.pods().find(|pod| !pod.is_host_network && pod.addresses.contains(&to));
+        let named = [self.from.pod(), self.to.pod()];
+        let [_, target] = &named;
+        let is_target = |pod: &PodView<'_>| match target {
+            Some(target) => pod.name == target,
+            None => !pod.is_host_network && pod.addresses.contains(&to),
+        };
+        let target = cluster.index.pods().find(is_target);
         let node = target.and_then(|pod| cluster.nodes.get(pod.node)).cloned().unwrap_or_default();
         let connection = Connection { from, to, protocol: protocol_number, port: number };
-        let explanation = cluster.index.explain(connection, &node);
+        let explanation =
+            cluster.index.explain_between(connection, &node, named.each_ref().map(Option::as_ref));
         let allowed = explanation.is_allowed();
         let Explanation { egress, ingress } = explanation;
         let row = |side: Option<Side>| side.map(SideRow::of);
@@ -129,14 +137,27 @@ impl Question {
 
 impl End {
     fn parse(text: &str) -> Result<Self, Refused> {
-        if let Ok(address) = text.parse() {
+        if let Some(address) = parse_address(text) {
             return Ok(Self::Address(address));
         }
         match text.split_once('/') {
-            Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() && !name.contains('/') => {
+            // A namespace can't have dots or colons, as in a prefix.
+            Some((namespace, name))
+                if !namespace.is_empty()
+                    && !namespace.contains(['.', ':'])
+                    && !name.is_empty()
+                    && !name.contains('/') =>
+            {
                 Ok(Self::Pod { namespace: namespace.to_owned(), name: name.to_owned() })
             }
             _ => Err(Refused::new(text, "an address such as 192.0.2.1, or NAMESPACE/NAME of a pod")),
+        }
+    }
+
+    fn pod(&self) -> Option<NamespacedName> {
+        match self {
+            Self::Address(_) => None,
+            Self::Pod { namespace, name } => Some(NamespacedName::new(namespace.as_str(), name.as_str())),
         }
     }
 
@@ -222,7 +243,7 @@ impl Judgement {
                 || format!("{} is no pod that policies can select", self.end(direction)),
                 |side| side.line(direction),
             );
-            // Writing to a String fails never.
+            // Writing to a String never fails.
             let _ = writeln!(text, "{:<12}{line}", direction.name());
         }
         let _ =

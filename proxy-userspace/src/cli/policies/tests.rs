@@ -176,11 +176,47 @@ fn a_question_needs_both_ends_and_a_port() {
             "--from web --to 192.0.2.2 --port 1",
             "takes an address such as 192.0.2.1, or NAMESPACE/NAME of a pod",
         ),
+        (
+            "--from 10.1.0.0/16 --to 192.0.2.2 --port 1",
+            "takes an address such as 192.0.2.1, or NAMESPACE/NAME of a pod",
+        ),
         ("--from 192.0.2.1 --to 192.0.2.2 --port 0", "takes a port such as 80, or 53/udp"),
         ("--from 192.0.2.1 --to 192.0.2.2 --port 80/icmp", "takes a port such as 80, or 53/udp"),
     ] {
         assert!(refused(line).contains(takes), "{line}: {}", refused(line));
     }
+}
+
+#[test]
+fn of_pods_with_one_address_the_named_one_is_judged_and_else_one_that_denies() {
+    let mut cluster = cluster();
+    let old = serde_json::json!({"metadata": {"namespace": "shop", "name": "a-old"}, "spec": {"containers": []},
+                                 "status": {"podIPs": [{"ip": "10.1.0.1"}]}});
+    let object = Object::Pod(serde_json::from_value(old).unwrap());
+    cluster.index.apply(Change::Upsert { object, file: None });
+    let judged = |to: &str| {
+        let args: PoliciesArgs = parsed(&format!("--manifests . --from 192.0.2.1 --to {to} --port 80"));
+        let answer = args.question.asked().unwrap().answer(&cluster).unwrap();
+        let json: Value = serde_json::from_str(&render(&Format::Json, |style| answer.render(style))).unwrap();
+        let item = &json["items"][0];
+        (item["ingress"]["pod"].as_str().unwrap().to_owned(), item["allowed"] == true)
+    };
+    assert_eq!(judged("shop/a-old"), ("shop/a-old".to_owned(), true));
+    assert_eq!(judged("shop/web"), ("shop/web".to_owned(), false));
+    assert_eq!(judged("10.1.0.1"), ("shop/web".to_owned(), false));
+}
+
+#[test]
+fn manifests_that_can_not_be_read_are_no_base_for_an_answer() {
+    let folder = std::env::temp_dir().join(format!("millrace-unread-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let policy =
+        "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: p}\nspec: {ingres: []}\n";
+    std::fs::write(folder.join("a.yaml"), policy).unwrap();
+    let error = Cluster::read(&folder).err().unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert_eq!(error.status(), crate::cli::ExitStatus::Usage);
+    assert!(error.to_string().contains("p: spec.ingres: is not a field of a NetworkPolicy"), "{error}");
 }
 
 #[test]
