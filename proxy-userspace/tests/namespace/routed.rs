@@ -7,11 +7,13 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use millrace_lab::capture::Trail;
 use millrace_lab::cluster::Cluster;
 use millrace_lab::process::{output, run};
 use millrace_lab::routing::{Daemon, Speaker, routes_to};
 use millrace_lab::topology::{Family, Shape, vip};
 use millrace_lab::traffic::{Connection, LongConnections, Protocol, Stream, ask, ping};
+use millrace_lab::walk::Walk;
 use tokio::task::JoinSet;
 
 use crate::fixture::{wait_until, xdp};
@@ -115,6 +117,10 @@ fn expect_announced_where_served(cluster: &Cluster) -> Result<()> {
                 );
             }
         }
+        if let [node] = nodes {
+            let trail = Trail::local(&format!("node{node}"));
+            cluster.expect(&Walk::to("web", vip(1), 80, &pods, trail))?;
+        }
     }
     Ok(())
 }
@@ -132,8 +138,19 @@ fn frr_and_bird_announce_an_address_where_it_is_served_and_nowhere_else() -> Res
     let _speakers = start_daemons(&cluster, Daemon::Bird)?;
     expect_announced_where_served(&cluster)?;
     // Routes outlive the agent, as its programs do.
+    let streams = vip(1)
+        .both()
+        .into_iter()
+        .map(|address| {
+            Stream::start(cluster.bed().client(), SocketAddr::new(address, 80), Duration::from_millis(50))
+        })
+        .collect::<Result<Vec<_>>>()?;
     cluster.take_agent(1)?.kill()?;
     sleep(Duration::from_secs(2));
+    for stream in streams {
+        let lost = stream.stop()?.lost;
+        ensure!(lost.is_empty(), "a killed agent cost {lost:?}");
+    }
     for address in vip(1).both() {
         ensure!(
             next_hops(&cluster, address)? == BTreeSet::from([1, 2, 3]),

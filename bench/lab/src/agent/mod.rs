@@ -5,6 +5,7 @@ mod command;
 mod pool;
 mod view;
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -256,7 +257,17 @@ impl Proxy {
                 is_there && rows.all(|row| row.backends == expected && is_served(row))
             })
         };
-        self.wait_until(&format!("{service} has the backends {backends:?}"), || Ok(wanted(&self.services()?)))
+        // The frontends are written one after the other. All are there when a second look finds no more.
+        let frontends = Cell::new(None);
+        let is_settled = |services: &[ServiceView]| {
+            let rows = services.iter().filter(|row| row.name == service);
+            let count = rows.map(|row| row.frontends.len()).sum::<usize>();
+            frontends.replace(Some(count)) == Some(count)
+        };
+        self.wait_until(&format!("{service} has the backends {backends:?}"), || {
+            let services = self.services()?;
+            Ok(wanted(&services) && (!backends.is_empty() || is_settled(&services)))
+        })
     }
 
     /// Waits until a program is attached to `device` at every one of `hooks`.
