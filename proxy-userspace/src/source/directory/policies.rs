@@ -97,7 +97,7 @@ impl Reader {
                 }
             }
             (_, "") => {
-                self.refuse(file, &join(place, "kind"), "not set; takes the kind of the object".to_owned())
+                self.refuse(file, &join(place, "kind"), "not set; takes the kind of the object".to_owned());
             }
             (_, list) => {
                 let items = value.get_mut("items").map(std::mem::take);
