@@ -10,7 +10,6 @@ use super::Cluster;
 use crate::cli::error::CliError;
 use crate::cli::output::Document;
 use crate::config::Refused;
-use crate::model::parse_address;
 use crate::policy::{Connection, Direction, Explanation, NamespacedName, PodView, Side, Verdict};
 
 /// The connection to judge.
@@ -137,8 +136,8 @@ impl Question {
 
 impl End {
     fn parse(text: &str) -> Result<Self, Refused> {
-        if let Some(address) = parse_address(text) {
-            return Ok(Self::Address(address));
+        if let Ok(address) = text.parse::<IpAddr>() {
+            return Ok(Self::Address(address.to_canonical()));
         }
         match text.split_once('/') {
             // A namespace can't have dots or colons, as in a prefix.
