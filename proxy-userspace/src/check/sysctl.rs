@@ -8,7 +8,7 @@ use super::fix::{Fix, name};
 use super::{Facts, Finding};
 use crate::dataplane::ebpf::Dispatch;
 use crate::model::Family;
-use crate::node::{DeviceKind, Look, Ports, Sysctls};
+use crate::node::{DeviceKind, Look, Ports, Sysctls, first_and_last};
 
 const IP_FORWARD: &str = "ipv4/ip_forward";
 const FORWARDING6: &str = "ipv6/conf/all/forwarding";
@@ -127,10 +127,7 @@ fn toward_pods(facts: &Facts, strict: &dyn Fn(&str) -> bool) -> Option<Finding> 
 
 pub fn ports(facts: &Facts) -> Vec<Finding> {
     let mut faults = Vec::new();
-    let range = facts.sysctls.get(LOCAL_PORTS).and_then(|text| {
-        let mut numbers = text.split_whitespace().map(str::parse::<u16>);
-        Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
-    });
+    let range = facts.sysctls.get(LOCAL_PORTS).and_then(first_and_last);
     let reserved = facts.sysctls.get(RESERVED).map(Ports::parse).unwrap_or_default();
     if let Some((first, last)) = range {
         let shared = (first.max(NODE_PORTS.0), last.min(NODE_PORTS.1));

@@ -45,8 +45,9 @@ pub use desired::{
     Frontend, FrontendKind, HealthCheck, List, PortKey, Protocol, Scope, ServiceKey, ServicePort,
 };
 pub use listener::Listener;
-pub use node::{AGENTS_OS, AUTOSCALER_TAINT, EXCLUDE_LABEL, OS_LABEL, READY, may_run_agent};
+pub use node::{AGENTS_OS, AUTOSCALER_TAINT, EXCLUDE_LABEL, OS_LABEL, READY, gets_no_clients, may_run_agent};
 pub use object::{Change, Kind, Object, ObjectKey};
+pub(crate) use problem::write_problem;
 pub use problem::{Problem, Severity, Topic, plain_line};
 pub use scheduler::Scheduler;
 pub use settings::{

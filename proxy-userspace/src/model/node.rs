@@ -33,6 +33,16 @@ pub fn may_run_agent(node: &Node) -> bool {
     os.is_none_or(|os| os == AGENTS_OS) && node.metadata.deletion_timestamp.is_none()
 }
 
+/// Returns whether load balancers send no clients to the node: it has [`EXCLUDE_LABEL`], may not have an agent, or is about
+/// to go.
+#[must_use]
+pub fn gets_no_clients(node: &Node) -> bool {
+    let labels = node.metadata.labels.as_ref();
+    labels.is_some_and(|labels| labels.contains_key(EXCLUDE_LABEL))
+        || eligibility(node) != Eligibility::Eligible
+        || !may_run_agent(node)
+}
+
 /// A Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct NodeSpec {
@@ -42,7 +52,7 @@ pub(super) struct NodeSpec {
     pub external: Vec<IpAddr>,
     /// The ranges of its pods in their order.
     pub pod_ranges: Vec<IpNet>,
-    /// Whether load balancers send no clients there: it has [`EXCLUDE_LABEL`], or is about to go.
+    /// See [`gets_no_clients`].
     pub gets_no_clients: bool,
     /// Whether its kubelet does not tell that it is well. It may serve all the same.
     pub is_not_ready: bool,
@@ -93,10 +103,7 @@ pub(super) fn read_node(node: &Node, which: WhichNode, notes: &mut Notes) -> Nod
         WhichNode::This => read_own(node),
         WhichNode::Other => OwnFacts::default(),
     };
-    let labels = node.metadata.labels.as_ref();
-    let gets_no_clients = labels.is_some_and(|labels| labels.contains_key(EXCLUDE_LABEL))
-        || eligibility(node) != Eligibility::Eligible
-        || !may_run_agent(node);
+    let gets_no_clients = gets_no_clients(node);
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     let is_not_ready = conditions.iter().any(|one| one.type_ == READY && one.status != "True");
     let mut spec = NodeSpec { gets_no_clients, is_not_ready, own, ..NodeSpec::default() };

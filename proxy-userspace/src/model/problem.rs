@@ -62,17 +62,28 @@ impl fmt::Display for Problem {
     /// Writes `web.yaml: Service default/web: spec.ports[0].nodePort: 70000 is not ...`, always one
     /// plain line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(file) = &self.file {
-            write!(f, "{}: ", plain_line(&file.display().to_string()))?;
-        }
-        if let Some(object) = &self.object {
-            write!(f, "{}: ", plain_line(&object.to_string()))?;
-        }
-        if !self.field.is_empty() {
-            write!(f, "{}: ", plain_line(&self.field))?;
-        }
-        f.write_str(&plain_line(&self.message))
+        write_problem(f, self.file.as_deref(), self.object.as_ref(), &self.field, &self.message)
     }
+}
+
+/// Writes file, object, field and message of a problem as one plain line.
+pub fn write_problem(
+    f: &mut fmt::Formatter<'_>,
+    file: Option<&Path>,
+    object: Option<&impl fmt::Display>,
+    field: &str,
+    message: &str,
+) -> fmt::Result {
+    if let Some(file) = file {
+        write!(f, "{}: ", plain_line(&file.display().to_string()))?;
+    }
+    if let Some(object) = object {
+        write!(f, "{}: ", plain_line(&object.to_string()))?;
+    }
+    if !field.is_empty() {
+        write!(f, "{}: ", plain_line(field))?;
+    }
+    f.write_str(&plain_line(message))
 }
 
 /// Returns text from a file as one plain line: line breaks become spaces, other control characters their escapes.

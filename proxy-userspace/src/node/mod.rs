@@ -34,7 +34,7 @@ pub use own_routes::{
 };
 pub use pattern::DevicePattern;
 pub use pod_tunnels::{PodTunnel, TunnelEnds};
-pub use ports::Ports;
+pub use ports::{Ports, first_and_last};
 pub use prepare::prepare;
 pub use remarks::overlooked;
 pub use state::{DefaultRoute, Device, DeviceKind, Neighbour, NodeState, Resolution, Route, Update};

@@ -5,6 +5,13 @@ use std::fmt;
 /// The first and the last port.
 pub type Range = (u16, u16);
 
+/// Reads a sysctl with a first and a last port, such as `32768 60999`.
+#[must_use]
+pub fn first_and_last(text: &str) -> Option<Range> {
+    let mut numbers = text.split_whitespace().map(str::parse::<u16>);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
 /// Ranges of ports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ports(pub Vec<Range>);

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::ObjectKey;
-use crate::model::{Severity, plain_line};
+use crate::model::{Severity, write_problem};
 
 /// A problem in one field of one object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,16 +26,7 @@ impl fmt::Display for Problem {
     /// Writes `shop.yaml: NetworkPolicy shop/web: spec.ingress[0].from[0].ipBlock.cidr: ...`, always one plain
     /// line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(file) = &self.file {
-            write!(f, "{}: ", plain_line(&file.display().to_string()))?;
-        }
-        if let Some(object) = &self.object {
-            write!(f, "{}: ", plain_line(&object.to_string()))?;
-        }
-        if !self.field.is_empty() {
-            write!(f, "{}: ", plain_line(&self.field))?;
-        }
-        f.write_str(&plain_line(&self.message))
+        write_problem(f, self.file.as_deref(), self.object.as_ref(), &self.field, &self.message)
     }
 }
 

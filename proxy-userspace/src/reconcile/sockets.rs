@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::model::{Listener, Model, Protocol};
-use crate::node::{Sysctls, listeners};
+use crate::node::{Sysctls, first_and_last, listeners};
 
 /// Age at which the known sockets are too old for a change of Services.
 const OLD: Duration = Duration::from_secs(1);
@@ -66,12 +66,8 @@ impl Sockets {
 
 fn local_ports() -> RangeInclusive<u16> {
     let (name, default) = LOCAL_PORTS;
-    let text = Sysctls::default().read(name).unwrap_or_default();
-    let mut numbers = text.split_whitespace().map(str::parse::<u16>);
-    match (numbers.next(), numbers.next()) {
-        (Some(Ok(first)), Some(Ok(last))) => first..=last,
-        _ => default,
-    }
+    let range = Sysctls::default().read(name).ok().as_deref().and_then(first_and_last);
+    range.map_or(default, |(first, last)| first..=last)
 }
 
 #[cfg(test)]

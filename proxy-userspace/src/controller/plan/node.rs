@@ -6,7 +6,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Node;
 
 use super::pool::Pool;
-use crate::model::{AUTOSCALER_TAINT, EXCLUDE_LABEL, READY, may_run_agent};
+use crate::model::{READY, gets_no_clients};
 
 /// A Node's name.
 pub type NodeName = Arc<str>;
@@ -38,14 +38,11 @@ impl NodeFacts {
             entries.filter_map(|entry| entry.address.parse().ok()).collect()
         };
         let conditions = status.iter().flat_map(|status| status.conditions.iter().flatten());
-        let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
         Self {
             internal: of_type("InternalIP"),
             external: of_type("ExternalIP"),
             is_ready: conditions.into_iter().any(|one| one.type_ == READY && one.status == "True"),
-            is_excluded: label(EXCLUDE_LABEL).is_some()
-                || !may_run_agent(node)
-                || taints.into_iter().any(|taint| taint.key == AUTOSCALER_TAINT),
+            is_excluded: gets_no_clients(node),
             enable: label(K3S_ENABLE_LABEL).cloned(),
             pool: Pool::of(node.metadata.labels.as_ref()),
         }
