@@ -67,6 +67,10 @@ mod tests {
     use crate::icmp::SourcePrefix;
     use crate::kernel_drop::{KernelDrop, KernelDropSettings, Place, Told};
     use crate::name::ServiceName;
+    use crate::policy::{
+        POLICY_LAYOUT_VERSION, PolicyEvent, PolicyFlow, PolicyFlowKey, PolicyFragmentKey, PolicyPod,
+        PolicyRule,
+    };
     use crate::selection::HintKey;
     use crate::socket::{SocketFrontend, SocketKey};
     use crate::source_range::SourceRange;
@@ -125,9 +129,21 @@ mod tests {
     const UNPINNED: [&[(&str, usize, usize)]; 4] =
         [KernelDrop::SHAPE, KernelDropSettings::SHAPE, Place::SHAPE, Told::SHAPE];
 
+    /// Those of the pod firewall, whose maps have a layout of their own.
+    const POLICY: [&[(&str, usize, usize)]; 8] = [
+        PolicyPod::SHAPE,
+        PolicyRule::SHAPE,
+        PolicyFlow::SHAPE,
+        PolicyFlowKey::<Addr4>::SHAPE,
+        PolicyFlowKey::<Addr6>::SHAPE,
+        PolicyFragmentKey::<Addr4>::SHAPE,
+        PolicyFragmentKey::<Addr6>::SHAPE,
+        PolicyEvent::SHAPE,
+    ];
+
     #[test]
     fn each_field_begins_where_the_one_before_it_ends() {
-        for shape in SHAPES.iter().chain(&UNPINNED) {
+        for shape in SHAPES.iter().chain(&UNPINNED).chain(&POLICY) {
             let mut end = 0;
             for (field, offset, size) in *shape {
                 assert_eq!(*offset, end, "{field} in {shape:?}");
@@ -138,11 +154,21 @@ mod tests {
 
     #[test]
     fn a_shared_type_that_changes_changes_the_layout_version() {
-        // FNV-1a.
-        let hash = format!("{SHAPES:?}").bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-        });
+        let hash = hash(&SHAPES);
         let message = "a shared type has changed: raise LAYOUT_VERSION unless it is only a new one, then put the new pair here";
         assert_eq!((LAYOUT_VERSION, hash), (9, 0x8a08_c6e2_7149_faaf), "{message}");
+    }
+
+    #[test]
+    fn a_shared_type_of_the_firewall_that_changes_changes_its_layout_version() {
+        let message = "a shared type has changed: raise POLICY_LAYOUT_VERSION, then put the new pair here";
+        assert_eq!((POLICY_LAYOUT_VERSION, hash(&POLICY)), (1, 0x2d7c_9242_6395_8a39), "{message}");
+    }
+
+    /// FNV-1a.
+    fn hash(shapes: &[&[(&str, usize, usize)]]) -> u64 {
+        format!("{shapes:?}").bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        })
     }
 }

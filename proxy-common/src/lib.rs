@@ -35,6 +35,7 @@ mod layout;
 pub mod name;
 pub mod node_flow;
 pub mod part;
+pub mod policy;
 pub mod rules;
 #[expect(
     clippy::indexing_slicing,
