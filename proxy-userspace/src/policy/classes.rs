@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::ops::Range;
 
 use ipnet::IpNet;
 
@@ -10,6 +11,9 @@ use super::index::Index;
 use super::numbers::keep;
 use super::prefixes::Prefixes;
 use super::sets::{InBlocks, Members, SetNumbers};
+
+/// The numbers of classes. 0 is that of no set, and the highest bit is a flag in the maps.
+const CLASSES: Range<u32> = 1..1 << 31;
 
 /// The class of every address.
 #[derive(Debug)]
@@ -35,10 +39,9 @@ impl Classes {
         let pods: Vec<(IpAddr, SetNumbers)> =
             index.pod_addresses().map(|(address, _)| (address, sets_of(index, members, address))).collect();
         let all = blocks.iter().map(|(_, sets)| *sets).chain(pods.iter().map(|(_, sets)| sets));
-        // No set at all is the first one in the order, so its class is always 0.
-        let nothing = SetNumbers::new();
-        let different: BTreeSet<&SetNumbers> = all.chain([&nothing]).collect();
-        let numbers = keep(different.into_iter().cloned().collect(), former, 0);
+        let different: BTreeSet<&SetNumbers> = all.filter(|sets| !sets.is_empty()).collect();
+        let mut numbers = keep(different.into_iter().cloned().collect(), former, CLASSES);
+        numbers.insert(SetNumbers::new(), 0);
         let class = |sets: &SetNumbers| numbers.get(sets).copied().unwrap_or_default();
 
         let mut peers = Prefixes::default();

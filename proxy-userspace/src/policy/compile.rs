@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::classes::Classes;
@@ -24,6 +25,10 @@ pub struct Site {
     pub addresses: BTreeSet<IpAddr>,
 }
 
+/// The numbers of profiles. 0 stands for no isolation, and the highest for a pod that is not known.
+const PROFILES: Range<u32> = 1..u32::MAX;
+const SETS: Range<u32> = 0..u32::MAX;
+
 /// The rules of pods that are alike: ingress, egress.
 type Both = [Option<RuleSet>; 2];
 
@@ -44,11 +49,47 @@ impl Index {
         let former = &former.numbers;
         let alike = self.rule_sets(site);
         let profiles = alike.values().flatten().flatten().cloned().collect();
-        let profiles = keep(profiles, &former.profiles, 1);
-        let sets = keep(profiles.keys().flat_map(sets_of).collect(), &former.sets, 0);
+        let profiles = keep(profiles, &former.profiles, PROFILES);
+        let sets = keep(profiles.keys().flat_map(sets_of).collect(), &former.sets, SETS);
+        let selected = |pod: &PodSpec| {
+            let [ingress, egress] = alike.get(&*pod.traits)?;
+            let profile = |rules: &Option<RuleSet>| profiles.get(rules.as_ref()?).copied();
+            let (ingress, egress) = (profile(ingress), profile(egress));
+            let pod = SelectedPod { uid: pod.uid.clone(), addresses: pod.addresses.clone(), ingress, egress };
+            (ingress.is_some() || egress.is_some()).then_some(pod)
+        };
+        let pods =
+            self.isolable(site).filter_map(|(name, pod)| Some((name.clone(), selected(pod)?))).collect();
+        let numbers = Numbers { sets, classes: former.classes.clone(), profiles };
+        self.tables(site, pods, numbers)
+    }
+
+    /// Returns tables that judge alike for pods with profiles of the former tables and for those with profiles of the
+    /// next ones. They are the step between the two: peers and pods can't change in one instant.
+    ///
+    /// `None` if the next tables do that themselves. The objects must be those of `next`.
+    #[must_use]
+    pub fn compile_between(&self, site: &Site, former: &Compiled, next: &Compiled) -> Option<Compiled> {
+        let (old, new) = (&former.numbers, &next.numbers);
+        let is_kept = old.sets.keys().all(|set| new.sets.contains_key(set))
+            && old.profiles.keys().all(|profile| new.profiles.contains_key(profile));
+        if is_kept {
+            return None;
+        }
+        let numbers = Numbers {
+            sets: both(&old.sets, &new.sets),
+            classes: both(&old.classes, &new.classes),
+            profiles: both(&old.profiles, &new.profiles),
+        };
+        Some(self.tables(site, next.pods.clone(), numbers))
+    }
+
+    /// Returns the tables of these pods. Of the classes in `numbers`, the needed ones stay.
+    fn tables(&self, site: &Site, pods: BTreeMap<NamespacedName, SelectedPod>, numbers: Numbers) -> Compiled {
+        let Numbers { sets, classes, profiles } = numbers;
         let members = Members::of(self, &sets);
         let Classes { peers, numbers: classes, of_set } =
-            Classes::of(self, &members, &site.addresses, &former.classes);
+            Classes::of(self, &members, &site.addresses, &classes);
         let mut rules = Rules::default();
         for (set, profile) in &profiles {
             let classes_of = |peers: &Peers| match peers {
@@ -61,16 +102,13 @@ impl Index {
             };
             write_rules(set, *profile, classes_of, &mut rules);
         }
-        let selected = |pod: &PodSpec| {
-            let [ingress, egress] = alike.get(&*pod.traits)?;
-            let profile = |rules: &Option<RuleSet>| profiles.get(rules.as_ref()?).copied();
-            let (ingress, egress) = (profile(ingress), profile(egress));
-            let pod = SelectedPod { uid: pod.uid.clone(), addresses: pod.addresses.clone(), ingress, egress };
-            (ingress.is_some() || egress.is_some()).then_some(pod)
-        };
-        let pods =
-            self.isolable(site).filter_map(|(name, pod)| Some((name.clone(), selected(pod)?))).collect();
         Compiled { pods, peers, rules, numbers: Numbers { sets, classes, profiles } }
+    }
+
+    /// Returns the pods on the node that have a network of their own, with their addresses.
+    pub fn local_pods(&self, node: &str) -> impl Iterator<Item = (&NamespacedName, &BTreeSet<IpAddr>)> {
+        let own_network = self.pods_on(node).filter(|(_, pod)| pod.network == Network::Pod);
+        own_network.map(|(name, pod)| (name, &pod.addresses))
     }
 
     /// Returns the pods on the node that policies can select.
@@ -90,6 +128,11 @@ impl Index {
         }
         alike
     }
+}
+
+/// Returns the numbers of two results. No number stands for different keys: the second result came after the first.
+fn both<K: Ord + Clone>(first: &BTreeMap<K, u32>, second: &BTreeMap<K, u32>) -> BTreeMap<K, u32> {
+    first.iter().chain(second).map(|(key, number)| (key.clone(), *number)).collect()
 }
 
 fn sets_of(rules: &RuleSet) -> impl Iterator<Item = Arc<PeerSet>> {

@@ -65,6 +65,12 @@ impl Index {
         self.problems.values().flatten()
     }
 
+    /// Returns whether there is any policy.
+    #[must_use]
+    pub fn has_policies(&self) -> bool {
+        !self.policies.is_empty()
+    }
+
     fn store(&mut self, name: &NamespacedName, object: &Object, notes: &mut Notes) {
         match object {
             Object::Namespace(namespace) => {

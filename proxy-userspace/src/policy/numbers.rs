@@ -1,6 +1,8 @@
 //! Numbers that stay the same from one result to the next, so that only entries that changed are written.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::rule_set::RuleSet;
@@ -15,14 +17,59 @@ pub(super) struct Numbers {
     pub profiles: BTreeMap<RuleSet, u32>,
 }
 
-/// Numbers keys. A key that the former result has keeps its number. The others get the lowest numbers from `first`
-/// on that the former result does not use.
-pub(super) fn keep<K: Ord>(keys: BTreeSet<K>, former: &BTreeMap<K, u32>, first: u32) -> BTreeMap<K, u32> {
-    let used: BTreeSet<u32> = former.values().copied().collect();
-    let mut free = (first..).filter(|number| !used.contains(number));
-    let numbered = keys.into_iter().filter_map(|key| {
-        let number = former.get(&key).copied().or_else(|| free.next())?;
-        Some((key, number))
+/// Numbers keys. A key that the former result has keeps its number. The number of another key is a hash of it, or the
+/// next one that is neither taken nor one of the former result.
+///
+/// An agent that starts so gives the same numbers to the same rules as the one before it, and finds its tables as they
+/// should be.
+pub(super) fn keep<K: Ord + Debug>(
+    keys: BTreeSet<K>,
+    former: &BTreeMap<K, u32>,
+    range: Range<u32>,
+) -> BTreeMap<K, u32> {
+    let mut used: BTreeSet<u32> = former.values().copied().collect();
+    let mut number = |key: &K| {
+        if let Some(number) = former.get(key) {
+            return Some(*number);
+        }
+        let first = range.start + hash(key) % (range.end - range.start).max(1);
+        let number = (first..range.end).chain(range.start..first).find(|number| !used.contains(number))?;
+        used.insert(number);
+        Some(number)
+    };
+    keys.into_iter().filter_map(|key| Some((number(&key)?, key))).map(|(number, key)| (key, number)).collect()
+}
+
+/// FNV-1a over the key's text, folded to half its width.
+fn hash(key: &impl Debug) -> u32 {
+    let hash = format!("{key:?}").bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     });
-    numbered.collect()
+    let [a, b, c, d, e, f, g, h] = hash.to_le_bytes();
+    u32::from_le_bytes([a, b, c, d]) ^ u32::from_le_bytes([e, f, g, h])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_has_the_same_number_wherever_it_is_asked_for_and_no_two_share_one() {
+        let numbers =
+            |keys: &[&'static str], range| keep(keys.iter().copied().collect(), &BTreeMap::new(), range);
+        let (alone, both) = (numbers(&["b"], 1..u32::MAX), numbers(&["a", "b"], 1..u32::MAX));
+        assert_eq!(alone["b"], both["b"]);
+        // With three numbers for three keys, each number is taken once.
+        let few: BTreeSet<u32> = numbers(&["a", "b", "c"], 1..4).into_values().collect();
+        assert_eq!(few, [1, 2, 3].into());
+        assert!(numbers(&["a", "b"], 1..2).len() == 1, "without a number, a key is left out");
+    }
+
+    #[test]
+    fn a_number_of_the_former_result_is_given_to_no_other_key() {
+        let former = keep(["a", "b"].into(), &BTreeMap::new(), 1..4);
+        let next = keep(["b", "c"].into(), &former, 1..4);
+        assert_eq!(next["b"], former["b"]);
+        assert!(!former.values().any(|number| *number == next["c"]));
+    }
 }

@@ -13,10 +13,17 @@ fn compile(index: &Index, name: &str) -> Compiled {
     index.compile(&Site { node: name.to_owned(), addresses: node(name) })
 }
 
-/// Returns the entries for peers as `prefix class`, without those of the node.
+/// Returns the entries for peers as `prefix class`, without those of the node. Classes are numbered in their order here.
 fn peers(compiled: &Compiled) -> Vec<String> {
+    let mut seen = vec![0];
     let others = compiled.peers.iter().filter(|(_, entry)| !entry.is_own_node);
-    others.map(|(prefix, entry)| format!("{prefix} {}", entry.class)).collect()
+    let mut number = |class: u32| {
+        seen.iter().position(|one| *one == class).unwrap_or_else(|| {
+            seen.push(class);
+            seen.len() - 1
+        })
+    };
+    others.map(|(prefix, entry)| format!("{prefix} {}", number(entry.class))).collect()
 }
 
 fn index(spec: Value) -> Index {
@@ -80,8 +87,8 @@ fn policies_with_the_same_peers_share_one_set_and_pods_with_the_same_rules_one_p
     assert_eq!((compiled.classes(), compiled.profiles()), (2, 1));
     // 80 and 81 are one prefix.
     assert_eq!(compiled.rules.len(), 1);
-    let profiles: Vec<_> = compiled.pods.values().map(|pod| (pod.ingress, pod.egress)).collect();
-    assert_eq!(profiles, [(Some(1), None), (Some(1), None)]);
+    assert_eq!(compiled.pods.len(), 2);
+    assert!(compiled.pods.values().all(|pod| pod.ingress.is_some() && pod.egress.is_none()));
 }
 
 #[test]
@@ -109,7 +116,7 @@ fn equal_rules_of_both_directions_are_one_profile() {
         compile(&index(json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"]})), "node-1");
     assert_eq!(compiled.profiles(), 1);
     assert!(compiled.rules.is_empty());
-    assert!(compiled.pods.values().all(|pod| pod.ingress == pod.egress && pod.ingress == Some(1)));
+    assert!(compiled.pods.values().all(|pod| pod.ingress == pod.egress && pod.ingress.is_some()));
 }
 
 #[test]
@@ -128,7 +135,7 @@ fn a_pod_without_an_address_is_there_with_its_uid() {
     let compiled = compile(&index, "node-1");
     let new = &compiled.pods[&NamespacedName::new("shop", "new")];
     assert!(new.addresses.is_empty());
-    assert_eq!((new.uid.as_str(), new.ingress, new.egress), ("uid-new", Some(1), None));
+    assert_eq!((new.uid.as_str(), new.ingress.is_some(), new.egress), ("uid-new", true, None));
 }
 
 #[test]
@@ -196,13 +203,55 @@ fn what_stays_keeps_its_numbers_and_new_numbers_are_not_those_of_the_former_tabl
     assert_eq!(profile(&first, "web"), profile(&second, "web"));
     assert_eq!(class(&first, "10.1.2.2"), class(&second, "10.1.2.2"));
     assert!(first.rules.iter().all(|key| second.rules.iter().any(|other| other == key)));
-    assert_eq!((profile(&second, "api"), class(&second, "10.1.1.2")), (Some(2), 2));
+    let known = |compiled: &Compiled, number: u32| {
+        compiled.rules.iter().any(|key| key.profile == number || key.class == number)
+    };
+    let (api, own) = (profile(&second, "api").unwrap(), class(&second, "10.1.1.2"));
+    assert!(own != 0 && !known(&first, api) && !known(&first, own));
     // The first policy goes, and another one does not get its numbers at once.
     index.forget(policy("shop/p", json!({})));
     index.tell(policy("shop/q", json!({"podSelector": {"matchLabels": {"app": "web"}}})));
     let third = index.compile_after(&site, &second);
-    assert_eq!(profile(&third, "web"), Some(3));
-    assert_eq!(class(&third, "10.1.1.2"), 2);
+    let web = profile(&third, "web").unwrap();
+    assert!(web != api && Some(web) != profile(&first, "web"));
+    assert_eq!(class(&third, "10.1.1.2"), own);
+    // An agent that begins anew has the same numbers.
+    let again = index.compile(&site);
+    assert_eq!((&again.pods, &again.peers, &again.rules), (&third.pods, &third.peers, &third.rules));
+}
+
+#[test]
+fn the_tables_between_two_judge_as_each_of_both_would() {
+    for seed in 0..20 {
+        let mut random = Random::new(seed);
+        let site = Site { node: "node-1".to_owned(), addresses: node("node-1") };
+        let (world, other) = (World::new(&mut random), World::new(&mut random));
+        let mut index = Index::default();
+        index.tell_all(world.objects());
+        let former = index.compile(&site);
+        for policy in &world.policies {
+            index.forget(policy.clone());
+        }
+        index.tell_all(&other.policies);
+        let next = index.compile_after(&site, &former);
+        let Some(between) = index.compile_between(&site, &former, &next) else { continue };
+        let ends: Vec<IpAddr> = index.pod_addresses().map(|(address, _)| address).collect();
+        for (tables, decides) in [(&former, "former"), (&next, "next")] {
+            // The pods have the profiles of one of both, and everything else is of the tables between.
+            let mixed = Compiled { pods: tables.pods.clone(), ..between.clone() };
+            for (name, _) in index.pods_on("node-1") {
+                for peer in &ends {
+                    for (direction, port) in [(Direction::Ingress, 80), (Direction::Egress, 8080)] {
+                        let traffic = Traffic { direction, peer: *peer, protocol: 6, port };
+                        let (mixed, alone) = (mixed.decide(name, traffic), tables.decide(name, traffic));
+                        assert_eq!(mixed, alone, "seed {seed}, {decides}");
+                    }
+                }
+            }
+        }
+        // A change of the next tables' own needs no step: they have all that those had.
+        assert!(index.compile_between(&site, &next, &next).is_none());
+    }
 }
 
 #[test]
