@@ -1,7 +1,9 @@
 //! The sources of objects. Only this module reads manifests or talks to the API server.
 
 pub mod directory;
+mod feed;
 pub mod kubernetes;
+mod policies;
 mod signs;
 
 use std::collections::BTreeSet;
@@ -9,6 +11,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub use self::policies::{PolicyBatch, PolicyEvent};
 pub use self::signs::Signs;
 pub use crate::model::{Change, Kind, Object, ObjectKey, Problem, Severity, Topic};
 

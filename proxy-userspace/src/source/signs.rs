@@ -1,5 +1,6 @@
 //! The visible state of a source, for metrics and for the readiness of the node.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -28,7 +29,8 @@ pub struct Signs {
 #[derive(Debug, Default)]
 struct State {
     is_listed: bool,
-    trouble: Option<String>,
+    /// The trouble of each group of kinds.
+    troubles: BTreeMap<&'static str, String>,
 }
 
 impl Signs {
@@ -54,19 +56,29 @@ impl Signs {
 
     /// Sets the present trouble of the source; `None` = none.
     pub fn set_trouble(&self, trouble: Option<String>) {
-        self.change(|state| state.trouble = trouble);
+        self.set_trouble_of("", trouble);
+    }
+
+    /// Sets the present trouble of a group of kinds, which another group can't end.
+    pub(super) fn set_trouble_of(&self, group: &'static str, trouble: Option<String>) {
+        self.change(|state| {
+            match trouble {
+                Some(trouble) => state.troubles.insert(group, trouble),
+                None => state.troubles.remove(group),
+            };
+        });
     }
 
     /// Returns the present trouble of the source.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
-        self.state().trouble.clone()
+        self.state().troubles.values().next().cloned()
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) {
         let mut state = self.state();
         change(&mut state);
-        self.synced.set(i64::from(state.is_listed && state.trouble.is_none()));
+        self.synced.set(i64::from(state.is_listed && state.troubles.is_empty()));
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

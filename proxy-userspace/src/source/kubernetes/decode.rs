@@ -15,20 +15,22 @@ use serde::de::DeserializeOwned;
 
 use super::NodeParts;
 use super::metadata::{Annotations, Labels};
+use super::resource::Resources;
 use crate::model::{AUTOSCALER_TAINT, READY};
-use crate::source::{Kind, Object, ObjectKey};
+use crate::source::feed::{Feed, Services};
+use crate::source::{Kind, Object};
 
 /// A parsed object.
 #[derive(Debug)]
-pub(super) struct Decoded {
-    pub identity: Identity,
-    pub object: Object,
+pub(super) struct Decoded<F: Feed> {
+    pub identity: Identity<F::Key>,
+    pub object: F::Object,
 }
 
 /// The identity of an object and of its version.
 #[derive(Clone, Debug)]
-pub(super) struct Identity {
-    pub key: ObjectKey,
+pub(super) struct Identity<K> {
+    pub key: K,
     /// A different uid means that the object was deleted, and created again under the same name.
     pub uid: String,
     /// The version that a watch continues from.
@@ -39,16 +41,22 @@ pub(super) struct Identity {
 
 /// An unreadable object.
 #[derive(Debug)]
-pub(super) struct Undecodable {
+pub(super) struct Undecodable<F: Feed> {
     /// `None` if even its name is unreadable.
-    pub identity: Option<Identity>,
+    pub identity: Option<Identity<F::Key>>,
     /// Path of the unreadable field.
     pub field: String,
     pub message: String,
+    /// What takes its place if it was never readable.
+    pub stand_in: Option<F::Object>,
 }
 
 /// Parses one object. A Node is reduced to `nodes`.
-pub(super) fn decode(kind: Kind, json: &str, nodes: &NodeParts) -> Result<Decoded, Box<Undecodable>> {
+pub(super) fn decode_service_kind(
+    kind: Kind,
+    json: &str,
+    nodes: &NodeParts,
+) -> Result<Decoded<Services>, Box<Undecodable<Services>>> {
     match kind {
         Kind::Service => read(kind, json, |wire: WireService| {
             let version = wire.metadata.version(json);
@@ -79,7 +87,7 @@ pub(super) fn decode(kind: Kind, json: &str, nodes: &NodeParts) -> Result<Decode
 }
 
 /// Parses only the identity of an object.
-pub(super) fn identify(kind: Kind, json: &str) -> Option<Identity> {
+pub(super) fn identify<F: Resources>(kind: F::Kind, json: &str) -> Option<Identity<F::Key>> {
     #[derive(Deserialize)]
     struct Named {
         metadata: Metadata,
@@ -101,32 +109,35 @@ pub(super) fn identify(kind: Kind, json: &str) -> Option<Identity> {
         ..WireMeta::default()
     };
     let version = metadata.version(json);
-    Some(metadata.split(kind, version).0)
+    Some(metadata.split::<F>(kind, version).0)
 }
 
-fn read<T, F>(
-    kind: Kind,
+/// Parses one object; `take` splits it into its metadata, a number that changes with it, and a function that
+/// builds the object from what is kept of the metadata.
+pub(super) fn read<F, T, B>(
+    kind: F::Kind,
     json: &str,
-    take: impl Fn(T) -> (WireMeta, u64, F),
-) -> Result<Decoded, Box<Undecodable>>
+    take: impl Fn(T) -> (WireMeta, u64, B),
+) -> Result<Decoded<F>, Box<Undecodable<F>>>
 where
+    F: Resources,
     T: DeserializeOwned,
-    F: FnOnce(ObjectMeta) -> Object,
+    B: FnOnce(ObjectMeta) -> F::Object,
 {
     let Ok(wire) = serde_json::from_str(json) else {
-        return Err(explain::<T>(kind, json));
+        return Err(explain::<F, T>(kind, json));
     };
     let (metadata, version, build) = take(wire);
     if metadata.name.as_deref().unwrap_or_default().is_empty() {
         let (field, message) = ("metadata.name".to_owned(), format!("not set; a {kind} has a name"));
-        return Err(Box::new(Undecodable { identity: None, field, message }));
+        return Err(Box::new(Undecodable { identity: None, field, message, stand_in: None }));
     }
-    let (identity, metadata) = metadata.split(kind, version);
+    let (identity, metadata) = metadata.split::<F>(kind, version);
     Ok(Decoded { identity, object: build(metadata) })
 }
 
 /// Parses the object again with the slower parser that names the field.
-fn explain<T: DeserializeOwned>(kind: Kind, json: &str) -> Box<Undecodable> {
+fn explain<F: Resources, T: DeserializeOwned>(kind: F::Kind, json: &str) -> Box<Undecodable<F>> {
     let mut reader = serde_json::Deserializer::from_str(json);
     let result: Result<T, _> = serde_path_to_error::deserialize(&mut reader);
     let (field, message) = match result {
@@ -135,10 +146,10 @@ fn explain<T: DeserializeOwned>(kind: Kind, json: &str) -> Box<Undecodable> {
     };
     // Line and column have no meaning for a reader of the object as YAML.
     let message = message.split(" at line ").next().unwrap_or_default().to_owned();
-    Box::new(Undecodable { identity: identify(kind, json), field, message })
+    Box::new(Undecodable { identity: identify::<F>(kind, json), field, message, stand_in: None })
 }
 
-fn hash(value: &impl Hash) -> u64 {
+pub(super) fn hash(value: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);
     hasher.finish()
@@ -146,14 +157,14 @@ fn hash(value: &impl Hash) -> u64 {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct WireMeta {
+pub(super) struct WireMeta {
     name: Option<String>,
     namespace: Option<String>,
     uid: Option<String>,
     resource_version: Option<String>,
     creation_timestamp: Option<Time>,
     deletion_timestamp: Option<Time>,
-    labels: Option<Labels>,
+    pub labels: Option<Labels>,
     annotations: Option<Annotations>,
 }
 
@@ -166,12 +177,16 @@ impl WireMeta {
         }
     }
 
-    fn split(self, kind: Kind, version: u64) -> (Identity, ObjectMeta) {
+    /// Returns the names and labels alone.
+    pub fn names_and_labels(self) -> Self {
+        Self { creation_timestamp: None, deletion_timestamp: None, annotations: None, ..self }
+    }
+
+    fn split<F: Resources>(self, kind: F::Kind, version: u64) -> (Identity<F::Key>, ObjectMeta) {
         let metadata = ObjectMeta {
             name: self.name,
             namespace: self.namespace,
-            // Events need the uid of a Service, and of no other kind.
-            uid: self.uid.clone().filter(|_| kind == Kind::Service),
+            uid: self.uid.clone().filter(|_| F::keeps_uid(kind)),
             creation_timestamp: self.creation_timestamp,
             deletion_timestamp: self.deletion_timestamp,
             labels: self.labels.map(|labels| labels.0),
@@ -179,7 +194,7 @@ impl WireMeta {
             ..ObjectMeta::default()
         };
         let identity = Identity {
-            key: ObjectKey::new(kind, &metadata),
+            key: F::key(kind, &metadata),
             uid: self.uid.unwrap_or_default(),
             resource_version: self.resource_version.unwrap_or_default(),
             version,

@@ -7,9 +7,6 @@ use std::time::Duration;
 use http::StatusCode;
 use rustls::{CertificateError, Error as TlsError, InvalidMessage};
 
-use super::resource::resource;
-use crate::source::Kind;
-
 /// Shorter than kube's 30 s: an address that swallows packets is to be named soon.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -34,14 +31,17 @@ pub(super) enum Failure {
     )]
     Unauthorized,
     /// Status 403.
-    #[error("forbids to {verb} {}: give the verbs list and watch on it in RBAC; it says: {message}", resource(*kind))]
-    Forbidden { verb: &'static str, kind: Kind, message: String },
+    #[error(
+        "forbids to {verb} {}: give the verbs list and watch on it in RBAC; it says: {message}",
+        resource
+    )]
+    Forbidden { verb: &'static str, resource: &'static str, message: String },
     /// Status 410, or an ERROR event with it: the version of the last watch has expired.
-    #[error("can't go on with {} from where the last watch ended", resource(*.0))]
-    Gone(Kind),
+    #[error("can't go on with {} from where the last watch ended", .0)]
+    Gone(&'static str),
     /// Status 410 again and again, after a new listing each time.
-    #[error("says of each listing of {} that it is too old to go on with (410 Gone)", resource(*.0))]
-    Expiring(Kind),
+    #[error("says of each listing of {} that it is too old to go on with (410 Gone)", .0)]
+    Expiring(&'static str),
     /// The server does not have the version of the last watch: it lags, or its state is older.
     #[error("has an older state than before, as after a restore from a backup ({message})")]
     Older { message: String, retry_after: Option<Duration> },
@@ -49,8 +49,8 @@ pub(super) enum Failure {
     #[error("answers {status}{}", said(.message))]
     Unable { status: StatusCode, message: String, retry_after: Option<Duration> },
     /// Another status that is the request's fault.
-    #[error("refuses to {verb} {}: {status}{}", resource(*kind), said(.message))]
-    Refused { verb: &'static str, kind: Kind, status: StatusCode, message: String },
+    #[error("refuses to {verb} {}: {status}{}", resource, said(.message))]
+    Refused { verb: &'static str, resource: &'static str, status: StatusCode, message: String },
     /// A body that ended too early.
     #[error("cut an answer off: {0}")]
     Cut(String),

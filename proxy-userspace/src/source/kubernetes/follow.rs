@@ -1,6 +1,6 @@
 //! Follows the objects of one kind: lists them, watches them, and begins again when the watch ends.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use http::StatusCode;
@@ -10,18 +10,21 @@ use tokio::sync::mpsc::Sender;
 use tokio::time::{Instant, sleep_until};
 use tracing::debug;
 
-use super::decode::{Undecodable, decode, identify};
+use super::Timing;
+use super::decode::{Undecodable, identify};
 use super::doubts::{Doubts, is_older};
 use super::failure::Failure;
-use super::known::Known;
+use super::known::{Known, Sent};
 use super::link::{Lines, Link, refusal};
 use super::pause::Pause;
 use super::progress::Progress;
 use super::query::{HttpRequest, Query};
-use super::report::{Reports, problem};
+use super::report::Reports;
+use super::resource::Resources;
 use super::wire::{Bookmark, Event, EventType, Page, parse};
-use super::{KubernetesSettings, NodeParts, Timing};
-use crate::source::{Batch, Change, Kind, ObjectKey, Severity, SourceEvent};
+use crate::source::Severity;
+use crate::source::feed::Fault;
+use crate::source::policies::STANDS_IN;
 
 /// Failed attempts at a watch before a new listing. The server may never know the version again, as
 /// after a restore from a backup.
@@ -32,12 +35,11 @@ pub(super) const EXPIRIES: u32 = 4;
 const BATCH: usize = 64;
 
 /// The shared parts of all followers.
-#[derive(Clone, Debug)]
-pub(super) struct Output {
-    pub events: Sender<Batch>,
-    pub reports: Arc<Reports>,
+pub(super) struct Output<F: Resources> {
+    pub events: Sender<Vec<F::Event>>,
+    pub reports: Arc<Reports<F>>,
     /// The progress of the first listing of all kinds.
-    pub progress: Arc<Progress>,
+    pub progress: Arc<Progress<F::Key>>,
     /// The back-off of all kinds.
     pub pause: Arc<Pause>,
     /// The doubts about the versions of all kinds.
@@ -52,14 +54,14 @@ enum Confirmation {
 }
 
 /// The task that follows one kind.
-pub(super) struct Follower {
-    kind: Kind,
+pub(super) struct Follower<F: Resources> {
+    kind: F::Kind,
     link: Link,
     query: Query,
-    nodes: NodeParts,
+    settings: F::Settings,
     timing: Timing,
-    output: Output,
-    known: Known,
+    output: Output<F>,
+    known: Known<F>,
     /// The version to watch from; `None` = a listing is due or under way.
     version: Option<String>,
     /// The version before the present listing.
@@ -82,27 +84,27 @@ pub(super) struct Follower {
     /// Whether the watch is working.
     working: bool,
     /// The batch that is being filled.
-    batch: Batch,
+    batch: Vec<F::Event>,
     /// The messages about unreadable objects, each with the number of the last listing that had the
     /// object.
-    unread: HashMap<ObjectKey, (String, u32)>,
+    unread: BTreeMap<F::Key, (String, u32)>,
     /// The number of the present or last listing.
     listing: u32,
 }
 
-impl Follower {
+impl<F: Resources> Follower<F> {
     pub fn new(
-        kind: Kind,
+        kind: F::Kind,
         client: Client,
-        settings: &KubernetesSettings,
+        settings: &F::Settings,
         timing: Timing,
-        output: Output,
+        output: Output<F>,
     ) -> Self {
         Self {
             kind,
             link: Link { client, idle: timing.idle },
-            query: Query::new(kind, settings.service_proxy_name.as_deref(), timing.watch),
-            nodes: settings.nodes.clone(),
+            query: Query::new(F::path(kind), F::selector(kind, settings), timing.watch),
+            settings: settings.clone(),
             timing,
             output,
             known: Known::of(kind),
@@ -116,8 +118,8 @@ impl Follower {
             streams: true,
             listed: false,
             working: false,
-            batch: Batch::new(),
-            unread: HashMap::new(),
+            batch: Vec::new(),
+            unread: BTreeMap::new(),
             listing: 0,
         }
     }
@@ -149,6 +151,10 @@ impl Follower {
         }
     }
 
+    fn resource(&self) -> &'static str {
+        F::resource(self.kind)
+    }
+
     /// Reads one watch, or all pages of one listing. Returns `Ok` where the next session may begin
     /// at once.
     async fn session(&mut self) -> Result<(), Failure> {
@@ -159,7 +165,7 @@ impl Follower {
         let Some(version) = self.version.clone() else {
             if self.known.is_doubted() {
                 // A listing that was cut off has left objects here. All of them come again.
-                self.batch.retain(|event| !matches!(event, SourceEvent::Change(Change::Upsert { .. })));
+                self.batch.retain(|event| !F::is_upsert(event));
             }
             self.known.begin();
             self.listing = self.listing.wrapping_add(1);
@@ -176,7 +182,7 @@ impl Follower {
     ///
     /// A server with an older state would be silent about a watch from a version of its future.
     async fn confirm(&mut self, version: &str) -> Result<(), Failure> {
-        match self.link.get(self.query.confirm(version)?, self.kind, "list").await {
+        match self.link.get(self.query.confirm(version)?, self.resource(), "list").await {
             Ok(body) => {
                 let page: Page<'_> = parse(&body)?;
                 if is_older(&page.metadata.resource_version, version) {
@@ -195,7 +201,7 @@ impl Follower {
     async fn open_watch(&mut self, request: HttpRequest) -> Result<Lines, Failure> {
         self.confirmation = Confirmation::Missing;
         self.opened = Instant::now();
-        self.link.open(request, self.kind, "watch").await
+        self.link.open(request, self.resource(), "watch").await
     }
 
     /// Forgets the version, so that the next session is a listing.
@@ -215,11 +221,11 @@ impl Follower {
     async fn plan_next(&mut self, failure: &Failure) {
         let is_listing = self.version.is_none();
         match failure {
-            Failure::Gone(kind) => {
+            Failure::Gone(resource) => {
                 self.list_again();
                 self.expiries += 1;
                 if self.expiries >= EXPIRIES {
-                    self.report_failure(&Failure::Expiring(*kind)).await;
+                    self.report_failure(&Failure::Expiring(resource)).await;
                 }
                 return;
             }
@@ -257,7 +263,7 @@ impl Follower {
 
     async fn report_failure(&self, failure: &Failure) {
         if let Some(problem) = self.output.reports.failed(self.kind, failure) {
-            self.output.send(vec![SourceEvent::Problem(problem)]).await;
+            self.output.send(vec![F::report(problem)]).await;
         }
     }
 
@@ -274,7 +280,7 @@ impl Follower {
         }
         let mut continue_token = None;
         loop {
-            let body = self.link.get(self.query.page(continue_token)?, self.kind, "list").await?;
+            let body = self.link.get(self.query.page(continue_token)?, self.resource(), "list").await?;
             let page: Page<'_> = parse(&body)?;
             for items in page.items.unwrap_or_default().chunks(BATCH) {
                 for item in items {
@@ -353,19 +359,18 @@ impl Follower {
             }
             EventType::Error => {
                 let status = event.status().unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-                return Err(refusal(self.kind, "watch", status, event.object.get().as_bytes(), None));
+                return Err(refusal(self.resource(), "watch", status, event.object.get().as_bytes(), None));
             }
         }
         Ok(())
     }
 
     fn upsert(&mut self, json: &RawValue) {
-        match decode(self.kind, json.get(), &self.nodes) {
+        match F::decode(self.kind, json.get(), &self.settings) {
             Ok(decoded) => {
                 self.advance(&decoded.identity.resource_version);
                 if self.known.meet(&decoded.identity) {
-                    let change = Change::Upsert { object: decoded.object, file: None };
-                    self.batch.push(SourceEvent::Change(change));
+                    self.batch.push(F::upsert(decoded.object, None));
                 }
                 self.clear_unread(&decoded.identity.key);
             }
@@ -374,38 +379,47 @@ impl Follower {
     }
 
     /// Skips an unreadable version of an object, and reports it once.
-    fn skip(&mut self, undecodable: Undecodable) {
-        let Undecodable { identity, field, message } = undecodable;
+    fn skip(&mut self, undecodable: Undecodable<F>) {
+        let Undecodable { identity, field, message, stand_in } = undecodable;
         let object = identity.as_ref().map(|identity| identity.key.clone());
+        let mut consequence = "this version is skipped";
         if let Some(identity) = identity {
             self.advance(&identity.resource_version);
-            if self.known.meet_unread(&identity) {
-                self.batch.push(SourceEvent::Change(Change::Delete(identity.key)));
+            match (self.known.meet_unread(&identity), stand_in) {
+                (Sent::Readable, _) | (Sent::Nothing, None) => {}
+                (Sent::Former, None) => self.batch.push(F::delete(identity.key)),
+                (Sent::Nothing | Sent::Former, Some(stand_in)) => {
+                    consequence = STANDS_IN;
+                    if self.known.meet_stand_in(&identity) {
+                        self.batch.push(F::upsert(stand_in, None));
+                    }
+                }
             }
         }
-        let name = object.clone().unwrap_or_else(|| nameless(self.kind));
-        let message = format!("{message}; this version is skipped");
+        let name = object.clone().unwrap_or_else(|| F::named(self.kind, "", ""));
+        let message = format!("{message}; {consequence}");
         let said = format!("{field}: {message}");
         let before = self.unread.insert(name, (said.clone(), self.listing));
         if before.is_some_and(|(before, _)| before == said) {
             return;
         }
-        self.batch.push(SourceEvent::Problem(problem(object, field, message, Severity::Warning)));
+        let fault = Fault { file: None, object, field, message, severity: Severity::Warning };
+        self.batch.push(F::report(F::problem(fault)));
     }
 
     fn delete(&mut self, json: &RawValue) {
-        let Some(identity) = identify(self.kind, json.get()) else { return };
+        let Some(identity) = identify::<F>(self.kind, json.get()) else { return };
         self.advance(&identity.resource_version);
         if self.known.forget(&identity.key) {
-            self.batch.push(SourceEvent::Change(Change::Delete(identity.key.clone())));
+            self.batch.push(F::delete(identity.key.clone()));
         }
         self.clear_unread(&identity.key);
     }
 
     /// Forgets that an object was unreadable: it is readable now, or gone.
-    fn clear_unread(&mut self, key: &ObjectKey) {
+    fn clear_unread(&mut self, key: &F::Key) {
         if !self.unread.is_empty() && self.unread.remove(key).is_some() {
-            self.batch.extend(self.output.progress.resolve(key).map(SourceEvent::Listed));
+            self.batch.extend(self.output.progress.resolve(key).and_then(F::listed_again));
         }
     }
 
@@ -422,7 +436,7 @@ impl Follower {
     /// Ends a listing: objects that were not in it are gone.
     fn finish(&mut self, version: String) {
         let gone = self.known.end().into_iter();
-        self.batch.extend(gone.map(|key| SourceEvent::Change(Change::Delete(key))));
+        self.batch.extend(gone.map(F::delete));
         let unread = self.unread.iter().filter(|(_, (_, listing))| *listing != self.listing);
         for key in unread.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
             self.clear_unread(&key);
@@ -434,7 +448,7 @@ impl Follower {
             && self.output.doubts.raise()
         {
             let problem = self.output.reports.failed(self.kind, &Failure::older(version, &former));
-            self.batch.extend(problem.map(SourceEvent::Problem));
+            self.batch.extend(problem.map(F::report));
             return;
         }
         // A whole listing is no success if its version has expired each time.
@@ -452,7 +466,7 @@ impl Follower {
 
     fn recover(&mut self) {
         self.attempts = 0;
-        self.batch.extend(self.output.reports.well(self.kind).map(SourceEvent::Problem));
+        self.batch.extend(self.output.reports.well(self.kind).map(F::report));
     }
 
     /// Sends the batch. A later listing is sent only when it is whole.
@@ -466,22 +480,17 @@ impl Follower {
         }
         if !self.listed && self.version.is_some() {
             self.listed = true;
-            let unread = self.unread.keys().filter(|key| !key.name.is_empty()).cloned();
-            if let Some(listing) = self.output.progress.listed(unread) {
-                self.output.send(vec![SourceEvent::Listed(listing)]).await;
+            let unread = self.unread.keys().filter(|key| !F::names(key).1.is_empty()).cloned();
+            if let Some(unread) = self.output.progress.listed(unread) {
+                self.output.send(vec![F::listed(unread)]).await;
             }
         }
     }
 }
 
-impl Output {
-    async fn send(&self, batch: Batch) {
+impl<F: Resources> Output<F> {
+    async fn send(&self, batch: Vec<F::Event>) {
         // The receiver is gone: the task is about to end.
         let _ = self.events.send(batch).await;
     }
-}
-
-/// Returns the key for objects without a readable name.
-fn nameless(kind: Kind) -> ObjectKey {
-    ObjectKey { kind, namespace: String::new(), name: String::new() }
 }

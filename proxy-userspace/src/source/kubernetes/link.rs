@@ -13,7 +13,6 @@ use tokio::time::timeout;
 
 use super::failure::Failure;
 use super::query::HttpRequest;
-use crate::source::Kind;
 
 /// Bytes that are handed on together. Data that the reader has not taken waits in such pieces.
 const CHUNK: usize = 1 << 17;
@@ -32,7 +31,12 @@ pub(super) struct Link {
 
 impl Link {
     /// Sends a request, and waits for a status of success.
-    pub async fn open(&self, request: HttpRequest, kind: Kind, verb: &'static str) -> Result<Lines, Failure> {
+    pub async fn open(
+        &self,
+        request: HttpRequest,
+        resource: &'static str,
+        verb: &'static str,
+    ) -> Result<Lines, Failure> {
         let response = timeout(self.idle, self.client.send(request)).await;
         let response = response.map_err(|_| Failure::Silent(self.idle))?;
         let (head, body) = response.map_err(|error| Failure::before_answer(&error))?.into_parts();
@@ -41,17 +45,17 @@ impl Link {
         }
         let text = timeout(self.idle, Limited::new(body, LONGEST_ERROR).collect()).await;
         let text = text.ok().and_then(Result::ok).map(|body| body.to_bytes().to_vec()).unwrap_or_default();
-        Err(refusal(kind, verb, head.status, &text, retry_after(&head.headers)))
+        Err(refusal(resource, verb, head.status, &text, retry_after(&head.headers)))
     }
 
     /// Sends a request, and reads the whole answer.
     pub async fn get(
         &self,
         request: HttpRequest,
-        kind: Kind,
+        resource: &'static str,
         verb: &'static str,
     ) -> Result<Vec<u8>, Failure> {
-        let mut lines = self.open(request, kind, verb).await?;
+        let mut lines = self.open(request, resource, verb).await?;
         while lines.end.is_none() {
             lines.read().await;
         }
@@ -120,7 +124,7 @@ impl Lines {
 
 /// Returns the failure that an unsuccessful answer, or an ERROR event, stands for.
 pub(super) fn refusal(
-    kind: Kind,
+    resource: &'static str,
     verb: &'static str,
     status: StatusCode,
     body: &[u8],
@@ -137,13 +141,13 @@ pub(super) fn refusal(
     };
     match status {
         StatusCode::UNAUTHORIZED => Failure::Unauthorized,
-        StatusCode::FORBIDDEN => Failure::Forbidden { verb, kind, message },
-        StatusCode::GONE => Failure::Gone(kind),
+        StatusCode::FORBIDDEN => Failure::Forbidden { verb, resource, message },
+        StatusCode::GONE => Failure::Gone(resource),
         StatusCode::GATEWAY_TIMEOUT if is_older => Failure::Older { message, retry_after },
         StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT => {
             Failure::Unable { status, message, retry_after }
         }
-        _ if status.is_client_error() => Failure::Refused { verb, kind, status, message },
+        _ if status.is_client_error() => Failure::Refused { verb, resource, status, message },
         _ => Failure::Unable { status, message, retry_after },
     }
 }

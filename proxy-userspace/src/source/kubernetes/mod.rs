@@ -15,6 +15,7 @@
 
 mod connect;
 mod decode;
+mod decode_policy;
 mod doubts;
 mod failure;
 mod follow;
@@ -47,8 +48,11 @@ use self::pause::Pause;
 pub use self::probe::{Probe, RIGHTS, Right, probe};
 use self::progress::Progress;
 use self::report::Reports;
+use self::resource::Resources;
 pub use self::rollout::{DaemonSetName, Rollout, wait_for_daemonset};
-use super::{Batch, Kind, SourceError};
+use super::feed::Services;
+use super::policies::Policies;
+use super::{Batch, PolicyBatch, SourceError};
 
 /// The settings of the API server as a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,9 +99,6 @@ impl Timing {
     };
 }
 
-/// The kinds in the order of their listings.
-const KINDS: [Kind; 3] = [Kind::Node, Kind::Service, Kind::EndpointSlice];
-
 /// Sends every Service, EndpointSlice and Node to `events`, then their changes, until the receiver
 /// is dropped.
 ///
@@ -108,22 +109,34 @@ pub async fn watch(
     settings: KubernetesSettings,
     events: Sender<Batch>,
 ) -> Result<(), SourceError> {
-    follow_all(&connection, &settings, &events, Timing::DEFAULT).await;
+    follow_all::<Services>(&connection, &settings, &events, Timing::DEFAULT).await;
     Ok(())
 }
 
-async fn follow_all(
+/// Sends every Namespace, pod and NetworkPolicy of the cluster to `events`, then their changes, until the
+/// receiver is dropped.
+///
+/// Of Namespaces and pods, only what policies depend on is sent, and a change of any other part is none. A
+/// NetworkPolicy that was never readable is replaced by one that isolates its pods and allows nothing. Every
+/// failure is reported as a [`PolicyEvent::Problem`](super::PolicyEvent::Problem), and tried again. It may
+/// share a connection with [`watch`].
+pub async fn watch_policies(connection: Connection, events: Sender<PolicyBatch>) -> Result<(), SourceError> {
+    follow_all::<Policies>(&connection, &(), &events, Timing::DEFAULT).await;
+    Ok(())
+}
+
+async fn follow_all<F: Resources>(
     connection: &Connection,
-    settings: &KubernetesSettings,
-    events: &Sender<Batch>,
+    settings: &F::Settings,
+    events: &Sender<Vec<F::Event>>,
     timing: Timing,
 ) {
-    let reports = Reports::of(connection.server.clone(), connection.hint, connection.signs.clone());
+    let reports = Reports::<F>::of(connection.server.clone(), connection.hint, connection.signs.clone());
     let reports = Arc::new(reports);
-    let progress = Arc::new(Progress::of(KINDS.len()));
+    let progress = Arc::new(Progress::of(F::KINDS.len()));
     let pause = Arc::new(Pause::new(timing.backoff));
     let doubts = Doubts::default();
-    let followers = KINDS.map(|kind| {
+    let followers = F::KINDS.iter().map(|kind| {
         let output = follow::Output {
             events: events.clone(),
             reports: reports.clone(),
@@ -131,7 +144,7 @@ async fn follow_all(
             pause: pause.clone(),
             doubts: doubts.clone(),
         };
-        Follower::new(kind, connection.client.clone(), settings, timing, output).run()
+        Follower::new(*kind, connection.client.clone(), settings, timing, output).run()
     });
     join_all(followers).await;
 }

@@ -2,15 +2,11 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Node, Service};
-use k8s_openapi::api::discovery::v1::EndpointSlice;
-use kube::Resource;
 use kube::api::{ListParams, VersionMatch, WatchParams};
 use kube::client::Body;
 use kube::core::Request;
 
 use super::failure::Failure;
-use crate::source::Kind;
 
 /// Objects in one page of a listing, as in client-go: two to four megabytes of EndpointSlices.
 const PAGE: u32 = 500;
@@ -27,30 +23,8 @@ pub(super) struct Query {
 pub(super) type HttpRequest = http::Request<Body>;
 
 impl Query {
-    /// Selects the Services and EndpointSlices of this proxy by label: the endpointslice controller
-    /// copies a Service's labels to its slices.
-    ///
-    /// With a proxy's name, slices without that label are selected, too: the API server's own slice
-    /// has none, and its addresses must be known, so that no Service takes them.
-    pub fn new(kind: Kind, service_proxy_name: Option<&str>, watch: Duration) -> Self {
-        const NOT_HEADLESS: &str = "!service.kubernetes.io/headless";
-        let path = match kind {
-            Kind::Service => Service::url_path(&(), None),
-            Kind::EndpointSlice => EndpointSlice::url_path(&(), None),
-            Kind::Node => Node::url_path(&(), None),
-        };
-        let proxy = service_proxy_name.map_or_else(
-            || "!service.kubernetes.io/service-proxy-name".to_owned(),
-            |name| format!("service.kubernetes.io/service-proxy-name={name}"),
-        );
-        let selector = match kind {
-            Kind::Node => None,
-            Kind::EndpointSlice if service_proxy_name.is_some() => Some(NOT_HEADLESS.to_owned()),
-            Kind::EndpointSlice => Some(format!("{proxy},{NOT_HEADLESS}")),
-            // A Service may have the label and a cluster IP. Only its slices tell whether it is
-            // headless.
-            Kind::Service => Some(proxy),
-        };
+    /// Takes the path of the kind's objects, a selector of them, and the age at which the server ends a watch.
+    pub fn new(path: String, selector: Option<String>, watch: Duration) -> Self {
         let watch_seconds = u32::try_from(watch.as_secs()).unwrap_or(u32::MAX);
         Self { request: Request::new(path), selector, watch_seconds }
     }

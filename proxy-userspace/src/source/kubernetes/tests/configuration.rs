@@ -59,7 +59,8 @@ async fn follow(kubeconfig: &Path) -> (Receiver<Batch>, JoinHandle<()>) {
     let settings =
         KubernetesSettings { nodes: NodeParts::OfOne("node1".to_owned()), service_proxy_name: None };
     let (sender, events) = channel(64);
-    let task = tokio::spawn(async move { follow_all(&connection, &settings, &sender, TIMING).await });
+    let task =
+        tokio::spawn(async move { follow_all::<Services>(&connection, &settings, &sender, TIMING).await });
     (events, task)
 }
 

@@ -5,6 +5,7 @@ mod listing;
 mod objects;
 mod older;
 mod outage;
+mod policies;
 mod server;
 mod trouble;
 
@@ -17,7 +18,7 @@ use tokio::time::timeout;
 
 use self::server::{BOUND, Server, Stream};
 use super::*;
-use crate::source::{Change, Listing, Signs, SourceEvent};
+use crate::source::{Change, Kind, Listing, Signs, SourceEvent};
 
 /// No step takes this long, unless a test says so. A new attempt comes almost at once.
 const TIMING: Timing = Timing {
@@ -42,16 +43,16 @@ impl Bench {
 
     async fn start_with(timing: Timing, service_proxy_name: Option<&str>) -> Self {
         let server = Server::start().await;
-        let uri = format!("http://{}", server.address).parse().unwrap();
-        let (client, _) = origin::client(kube::Config::new(uri), &origin::Origin::Pod).unwrap();
-        let (server_name, signs) = (format!("http://{}", server.address), Signs::default());
-        let connection = Connection { client, server: server_name, hint: None, signs: signs.clone() };
+        let (connection, signs) = connection(&server);
         let settings = KubernetesSettings {
             nodes: NodeParts::OfOne("node1".to_owned()),
             service_proxy_name: service_proxy_name.map(str::to_owned),
         };
         let (sender, events) = channel(64);
-        let task = tokio::spawn(async move { follow_all(&connection, &settings, &sender, timing).await });
+        let task =
+            tokio::spawn(
+                async move { follow_all::<Services>(&connection, &settings, &sender, timing).await },
+            );
         Self { server, events, signs, task }
     }
 
@@ -77,6 +78,14 @@ impl Drop for Bench {
     fn drop(&mut self) {
         self.task.abort();
     }
+}
+
+fn connection(server: &Server) -> (Connection, Signs) {
+    let server = format!("http://{}", server.address);
+    let (client, _) =
+        origin::client(kube::Config::new(server.parse().unwrap()), &origin::Origin::Pod).unwrap();
+    let signs = Signs::default();
+    (Connection { client, server, hint: None, signs: signs.clone() }, signs)
 }
 
 struct Watches {

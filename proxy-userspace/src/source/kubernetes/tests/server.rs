@@ -15,14 +15,41 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use crate::policy;
 use crate::source::Kind;
+use crate::source::feed::Services;
+use crate::source::kubernetes::resource::Resources;
+use crate::source::policies::Policies;
 
 /// The longest time that an expected event takes.
 pub(super) const BOUND: Duration = Duration::from_secs(20);
 
+/// A kind that the server has.
+pub(super) trait Kept {
+    fn path(self) -> String;
+}
+
+impl Kept for Kind {
+    fn path(self) -> String {
+        Services::path(self)
+    }
+}
+
+impl Kept for policy::Kind {
+    fn path(self) -> String {
+        Policies::path(self)
+    }
+}
+
+/// Returns the paths of all kinds.
+fn paths() -> impl Iterator<Item = String> {
+    let policies = Policies::KINDS.iter().map(|kind| kind.path());
+    Services::KINDS.iter().map(|kind| kind.path()).chain(policies)
+}
+
 pub(super) struct Server {
     pub address: SocketAddr,
-    requests: HashMap<Kind, UnboundedReceiver<Request>>,
+    requests: HashMap<String, UnboundedReceiver<Request>>,
     /// Answers whether the server has a version, without the test.
     pub versions: Versions,
     accepting: JoinHandle<()>,
@@ -38,10 +65,10 @@ impl Server {
         let address = listener.local_addr().unwrap();
         let mut senders = HashMap::new();
         let mut requests = HashMap::new();
-        for kind in [Kind::Service, Kind::EndpointSlice, Kind::Node] {
+        for path in paths() {
             let (sender, receiver) = unbounded_channel();
-            senders.insert(kind, sender);
-            requests.insert(kind, receiver);
+            senders.insert(path.clone(), sender);
+            requests.insert(path, receiver);
         }
         let versions = Versions::default();
         let accepting = tokio::spawn(accept(listener, senders, versions.clone()));
@@ -49,10 +76,11 @@ impl Server {
     }
 
     /// Waits for the next request for this kind.
-    pub async fn asked(&mut self, kind: Kind) -> Request {
-        let next = self.requests.get_mut(&kind).unwrap().recv();
+    pub async fn asked(&mut self, kind: impl Kept) -> Request {
+        let path = kind.path();
+        let next = self.requests.get_mut(&path).unwrap().recv();
         let asked = timeout(BOUND, next).await;
-        asked.unwrap_or_else(|_| panic!("no request for {kind}s came")).unwrap()
+        asked.unwrap_or_else(|_| panic!("no request for {path} came")).unwrap()
     }
 
     /// Accepts no more connections. The present ones stay open.
@@ -63,22 +91,21 @@ impl Server {
     }
 }
 
-async fn accept(listener: TcpListener, senders: HashMap<Kind, UnboundedSender<Request>>, versions: Versions) {
+async fn accept(
+    listener: TcpListener,
+    senders: HashMap<String, UnboundedSender<Request>>,
+    versions: Versions,
+) {
     loop {
         let (socket, _) = listener.accept().await.unwrap();
         let (senders, versions) = (senders.clone(), versions.clone());
         tokio::spawn(async move {
             let Some(request) = Request::read(socket).await else { return };
-            let kind = match request.path.as_str() {
-                "/api/v1/services" => Kind::Service,
-                "/apis/discovery.k8s.io/v1/endpointslices" => Kind::EndpointSlice,
-                "/api/v1/nodes" => Kind::Node,
-                other => panic!("{other} was asked for"),
-            };
             if request.says("limit") == "1" {
-                return versions.answer(kind, request).await;
+                return versions.answer(request).await;
             }
-            let _ = senders[&kind].send(request);
+            let sender = senders.get(&request.path);
+            let _ = sender.unwrap_or_else(|| panic!("{} was asked for", request.path)).send(request);
         });
     }
 }
@@ -94,7 +121,7 @@ struct Asked {
     lags: Option<u32>,
     /// Whether the question itself is refused.
     is_unknown: bool,
-    questions: HashMap<Kind, u32>,
+    questions: HashMap<String, u32>,
 }
 
 impl Versions {
@@ -114,11 +141,11 @@ impl Versions {
     }
 
     /// Returns the number of questions for a kind, since the last change.
-    pub fn questions(&self, kind: Kind) -> u32 {
-        self.0.lock().unwrap().questions.get(&kind).copied().unwrap_or_default()
+    pub fn questions(&self, kind: impl Kept) -> u32 {
+        self.0.lock().unwrap().questions.get(&kind.path()).copied().unwrap_or_default()
     }
 
-    async fn answer(&self, kind: Kind, request: Request) {
+    async fn answer(&self, request: Request) {
         assert_eq!(
             (request.says("resourceVersionMatch"), request.says("labelSelector")),
             ("NotOlderThan", "")
@@ -127,7 +154,7 @@ impl Versions {
         if self.0.lock().unwrap().is_unknown {
             return request.answer("400 Bad Request", "", "{}").await;
         }
-        match self.refusal(kind, wanted) {
+        match self.refusal(&request.path, wanted) {
             None => {
                 let page = json!({ "metadata": { "resourceVersion": wanted.to_string() }, "items": [] });
                 request.answer("200 OK", "", &page.to_string()).await;
@@ -151,9 +178,9 @@ impl Versions {
     }
 
     /// Returns the newest version, if it is older than the wanted one.
-    fn refusal(&self, kind: Kind, wanted: u64) -> Option<u64> {
+    fn refusal(&self, path: &str, wanted: u64) -> Option<u64> {
         let mut asked = self.0.lock().unwrap();
-        *asked.questions.entry(kind).or_default() += 1;
+        *asked.questions.entry(path.to_owned()).or_default() += 1;
         if let Some(left) = asked.lags {
             asked.lags = Some(left.checked_sub(1)?);
         }
