@@ -4,9 +4,10 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 /// The objects: the variable that names one, and where `cargo xtask build` leaves it.
-const OBJECTS: [(&str, &str); 2] = [
+const OBJECTS: [(&str, &str); 3] = [
     ("MILLRACE_BPF_OBJECT", "../target/bpf/millrace-bpf"),
     ("MILLRACE_KERNEL_BPF_OBJECT", "../target/bpf/millrace-kernel-bpf"),
+    ("MILLRACE_POLICY_BPF_OBJECT", "../target/bpf/millrace-policy-bpf"),
 ];
 
 fn main() {

@@ -18,10 +18,16 @@ pub const POLICY_PODS_ENTRIES: u32 = 1 << 12;
 pub const POLICY_CONFIG_WORDS: u32 = 4;
 /// Word of POLICY_CONFIG: the number of the present tables. A connection that was judged by others is judged again.
 pub const POLICY_GENERATION: u32 = 0;
-/// Word of POLICY_CONFIG: [`POLICY_OPEN_UNKNOWN`] or nothing.
+/// Word of POLICY_CONFIG: a set of [`POLICY_OPEN_UNKNOWN`] and [`POLICY_STRICT`].
 pub const POLICY_FLAGS: u32 = 1;
 /// Flag: the cluster has no policy, so a device whose pod is not known yet is open.
 pub const POLICY_OPEN_UNKNOWN: u32 = 1 << 0;
+/// Flag: a TCP or SCTP packet in the midst of a connection without an entry is judged in its own direction only.
+///
+/// Without it such a packet may also be a reply, so that neither the first policy nor a lost table cuts
+/// connections. But a pod that may open no connections can then send packets that look like replies to any
+/// address whose connections to the pod were allowed.
+pub const POLICY_STRICT: u32 = 1 << 1;
 
 /// A profile that is not isolated in this direction.
 pub const NOT_ISOLATED: u32 = 0;
@@ -136,9 +142,10 @@ shared! {
         pub pod: A,
         /// The address at the other end.
         pub peer: A,
-        /// The pod's port, network byte order; the identifier of an echo request.
+        /// The pod's port, network byte order. Of an echo exchange: the identifier if the pod asks, else 0.
         pub pod_port: u16,
-        /// The port at the other end, network byte order; the identifier of an echo request.
+        /// The port at the other end, network byte order. Of an echo exchange: the identifier if the peer asks,
+        /// else 0.
         pub peer_port: u16,
         /// IP protocol number.
         pub protocol: u32,
@@ -154,7 +161,7 @@ shared! {
         pub destination: A,
         /// Identification, bytes in network order.
         pub id: u32,
-        /// IP protocol number; for IPv6 that behind the fragment header of each piece.
+        /// IP protocol number; 0 for IPv6, which tells packets apart without it (RFC 8200, section 4.5).
         pub protocol: u32,
         /// Index of the device.
         pub device: u32,

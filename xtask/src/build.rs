@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::toolchain::{Toolchain, trim_paths};
-use crate::workspace::{KERNEL_BPF, Workspace};
+use crate::workspace::{KERNEL_BPF, POLICY_BPF, Workspace};
 use crate::{command, object_check, slim, stack_check};
 
 /// The effect of the compiler's warnings.
@@ -28,7 +28,7 @@ pub fn everything(workspace: &Workspace) -> Result<()> {
 /// Builds the BPF programs, and fails if one of them could panic.
 pub fn bpf_object(workspace: &Workspace, warnings: Warnings) -> Result<()> {
     let mut cargo = bpf_cargo(workspace, "millrace-bpf");
-    cargo.args(["--bin", KERNEL_BPF]);
+    cargo.args(["--bin", KERNEL_BPF, "--bin", POLICY_BPF]);
     if warnings == Warnings::Denied {
         // Unlike -Dwarnings, this is no compiler flag, so cargo does not build again what it has
         // built.
@@ -37,6 +37,7 @@ pub fn bpf_object(workspace: &Workspace, warnings: Warnings) -> Result<()> {
     command::run(&mut cargo)?;
     let linked = workspace.linked_object();
     checked(&linked.with_file_name(KERNEL_BPF), &workspace.kernel_bpf_object())?;
+    checked(&linked.with_file_name(POLICY_BPF), &workspace.policy_bpf_object())?;
     checked(&linked, &workspace.bpf_object())
 }
 

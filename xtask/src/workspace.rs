@@ -9,6 +9,8 @@ use anyhow::{Context, Result};
 
 /// The name of the BPF object of `millrace monitor --kernel`.
 pub const KERNEL_BPF: &str = "millrace-kernel-bpf";
+/// The name of the BPF object of the pod firewall.
+pub const POLICY_BPF: &str = "millrace-policy-bpf";
 
 /// The repository and the cache beside it.
 pub struct Workspace {
@@ -46,6 +48,11 @@ impl Workspace {
     /// Returns the path of the BPF object of `millrace monitor --kernel`, which agents embed as well.
     pub fn kernel_bpf_object(&self) -> PathBuf {
         self.bpf_object().with_file_name(KERNEL_BPF)
+    }
+
+    /// Returns the path of the BPF object of the pod firewall, which agents embed as well.
+    pub fn policy_bpf_object(&self) -> PathBuf {
+        self.bpf_object().with_file_name(POLICY_BPF)
     }
 
     /// Returns the path of the BPF object from the linker, with debug information.

@@ -18,7 +18,8 @@ pub const FOLDERS: &[Layout] = &[PROGRAMS, AGENT];
 /// The order in which a packet meets the folders.
 const PROGRAMS: Layout = Layout {
     package: "proxy-ebpf",
-    roots: &["bench_wrapper", "bench_rate", "kernel_drops"],
+    // The firewall is an object of its own, which names no folder but its own.
+    roots: &["bench_wrapper", "bench_rate", "kernel_drops", "policy"],
     folders: Folders::Layers(&[
         &["main", "parts"],
         &["action"],

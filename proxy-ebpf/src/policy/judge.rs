@@ -1,0 +1,45 @@
+//! The judgement: two look-ups of longest prefixes, one for the peer, one for protocol and port.
+
+use aya_ebpf::btf_maps::lpm_trie::Key;
+use proxy_common::policy::{
+    NOT_ISOLATED, OPENED_BY_PEER, PEER_CLASS, PEER_OWN_NODE, PolicyRule, RULE_EXACT,
+};
+
+use crate::family::{Family, KeyOf};
+use crate::maps;
+use crate::scene::Scene;
+
+/// Whether policies allow the connection of a key that an end has opened, at a destination port.
+#[inline(always)]
+pub fn allows<F: Family>(key: &KeyOf<F>, scene: &Scene, opened: u16, port: u16) -> bool {
+    if opened == OPENED_BY_PEER {
+        scene.ingress == NOT_ISOLATED || has_rule::<F>(key, scene.ingress, port, true)
+    } else {
+        scene.egress == NOT_ISOLATED || has_rule::<F>(key, scene.egress, port, false)
+    }
+}
+
+/// The destination port of a connection that an end has opened; 0 for an echo request.
+#[inline(always)]
+pub fn destination_port<A>(key: &proxy_common::policy::PolicyFlowKey<A>, opened: u16) -> u16 {
+    if opened == OPENED_BY_PEER { key.pod_port } else { key.peer_port }
+}
+
+/// Not inlined: the keys would stay on the programs' stack.
+#[inline(never)]
+fn has_rule<F: Family>(key: &KeyOf<F>, profile: u32, port: u16, is_ingress: bool) -> bool {
+    let peer = F::peer(&key.peer);
+    // The kubelet's probes come from there.
+    if is_ingress && peer & PEER_OWN_NODE != 0 {
+        return true;
+    }
+    let class = peer & PEER_CLASS;
+    let rule = PolicyRule {
+        profile: profile.to_be(),
+        class: class.to_be(),
+        protocol: key.protocol as u8,
+        reserved: 0,
+        port,
+    };
+    maps::POLICY_RULES.get(&Key::new(RULE_EXACT, rule)).is_some()
+}
