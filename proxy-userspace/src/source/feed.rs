@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use super::{Change, Kind, Object, ObjectKey, Problem, Severity, SourceEvent, Topic};
 
 /// A group of kinds. The sources are generic over it.
-pub trait Feed: Debug + Default + Send + Sync + 'static {
+pub trait Feed: Sized + Debug + Send + Sync + 'static {
     /// The kinds.
     type Kind: Copy + Ord + Debug + Display + Send + Sync;
     /// The identity of an object.
@@ -65,7 +65,7 @@ impl<K> Fault<K> {
 }
 
 /// Services, EndpointSlices and Nodes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Services;
 
 impl Feed for Services {

@@ -3,6 +3,7 @@
 pub mod directory;
 mod feed;
 pub mod kubernetes;
+mod pods;
 mod policies;
 mod signs;
 

@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use serde_json::Value;
 
 use super::feed::{Fault, Feed};
-use crate::policy::{Change, Kind, Object, ObjectKey, Problem};
+use crate::policy::{Change, Kind, NamespacedName, Object, ObjectKey, Problem};
 
 /// The events of one change, in their order.
 ///
@@ -29,7 +29,7 @@ pub enum PolicyEvent {
 }
 
 /// Namespaces, pods and NetworkPolicies.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Policies;
 
 impl Feed for Policies {
@@ -43,7 +43,7 @@ impl Feed for Policies {
         ObjectKey::new(kind, metadata)
     }
     fn named(kind: Kind, namespace: &str, name: &str) -> ObjectKey {
-        ObjectKey { kind, name: crate::policy::NamespacedName::new(namespace, name) }
+        ObjectKey { kind, name: NamespacedName::new(namespace, name) }
     }
     fn names(key: &ObjectKey) -> (&str, &str) {
         (&key.name.namespace, &key.name.name)

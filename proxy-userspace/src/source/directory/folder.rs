@@ -12,10 +12,12 @@ use std::time::{Duration, Instant};
 
 use inotify::{EventMask, WatchDescriptor};
 
-use super::catalogue::{Catalogue, warning};
+use super::catalogue::FilesOf;
+use super::kinds::Manifests;
 use super::tree::{Found, Tree, identity, is_followed, is_manifest};
 use crate::model::Severity;
-use crate::source::{Listing, SourceEvent, Unread};
+use crate::source::feed::Fault;
+use crate::source::{Listing, Unread};
 
 /// Time between the disappearance of a file and of its objects.
 ///
@@ -47,11 +49,11 @@ enum When {
 }
 
 /// A directory of manifests.
-#[derive(Debug, Default)]
-pub(super) struct Folder {
+#[derive(Debug)]
+pub(super) struct Folder<F: Manifests> {
     path: PathBuf,
     tree: Tree,
-    catalogue: Catalogue,
+    catalogue: FilesOf<F>,
     stamps: BTreeMap<Arc<Path>, Stamp>,
     /// Files that are missing, and since when.
     missing: BTreeMap<Arc<Path>, Instant>,
@@ -63,7 +65,27 @@ pub(super) struct Folder {
     rescan_interval: Duration,
     rescan_at: Option<Instant>,
     lost: bool,
-    events: Vec<SourceEvent>,
+    events: Vec<F::Event>,
+}
+
+// The derived one would ask for more.
+impl<F: Manifests> Default for Folder<F> {
+    fn default() -> Self {
+        Self {
+            path: PathBuf::new(),
+            tree: Tree::default(),
+            catalogue: FilesOf::default(),
+            stamps: BTreeMap::new(),
+            missing: BTreeMap::new(),
+            changing: BTreeMap::new(),
+            troubles: BTreeMap::new(),
+            unread: BTreeSet::new(),
+            rescan_interval: Duration::ZERO,
+            rescan_at: None,
+            lost: false,
+            events: Vec::new(),
+        }
+    }
 }
 
 /// A file that may still be changing.
@@ -84,12 +106,16 @@ struct Stamp {
     changed: (i64, i64),
 }
 
-impl Folder {
+impl<F: Manifests> Folder<F> {
     /// Returns a directory that is scanned as a whole whenever `rescan_interval` has passed.
     ///
     /// A change behind a link that leads elsewhere sends no event.
     pub fn new(path: PathBuf, tree: Tree, rescan_interval: Duration) -> Self {
         Self { path, tree, rescan_interval, ..Self::default() }
+    }
+    /// Leaves kinds that another source reads without a word.
+    pub const fn leave(&mut self, kinds: &'static [&'static str]) {
+        self.catalogue.leave(kinds);
     }
     /// Returns whether everything in the directory was read once.
     pub fn listing(&self) -> Listing {
@@ -105,14 +131,14 @@ impl Folder {
         missing.chain(self.changing.values().map(|file| file.since + file.wait)).min()
     }
     /// Reads all changed files. Returns the events.
-    pub fn look(&mut self) -> Vec<SourceEvent> {
+    pub fn look(&mut self) -> Vec<F::Event> {
         let path = self.path.clone();
         let done = self.look_below(&path, When::Now);
         self.report_directory(done.err());
         self.take_events()
     }
     /// Reads the files that the notices are about. Returns the events.
-    pub fn follow(&mut self, notices: &[Notice]) -> Vec<SourceEvent> {
+    pub fn follow(&mut self, notices: &[Notice]) -> Vec<F::Event> {
         let done = self.follow_notices(notices);
         self.report_directory(done.err());
         self.take_events()
@@ -121,7 +147,7 @@ impl Folder {
     ///
     /// A link or mount on the way to the directory may have changed. All files are scanned now and
     /// then.
-    pub fn tick(&mut self) -> Vec<SourceEvent> {
+    pub fn tick(&mut self) -> Vec<F::Event> {
         let path = self.path.clone();
         let done = identity(&path).and_then(|identity| {
             if self.lost || self.tree.identity(&path) != Some(identity) {
@@ -137,7 +163,7 @@ impl Folder {
     }
     /// Forgets files that have been missing long enough, if the directory itself exists, and reads
     /// files that have been unchanged long enough. Returns the events.
-    pub fn expire(&mut self) -> Vec<SourceEvent> {
+    pub fn expire(&mut self) -> Vec<F::Event> {
         let due = |since: Instant, wait: Duration| since.elapsed() >= wait;
         let left: Vec<_> = self
             .missing
@@ -347,7 +373,7 @@ impl Folder {
         for (folder, message) in &troubles {
             if self.troubles.get(folder) != Some(message) {
                 let folder: Arc<Path> = folder.as_path().into();
-                self.events.push(SourceEvent::Problem(warning(&folder, None, message.clone())));
+                self.events.push(F::report(F::problem(Fault::of(&folder, None, message.clone()))));
             }
         }
         self.troubles.retain(|folder, _| !folder.starts_with(walked));
@@ -362,23 +388,27 @@ impl Folder {
         }
         self.lost = lost;
         let path: Arc<Path> = self.path.as_path().into();
-        let mut problem = match error {
+        let mut fault = match error {
             Some(error) => {
                 // A file that disappeared with its directory does not count as removed.
                 self.missing.clear();
                 self.changing.clear();
                 self.tree.forget(&path);
-                warning(&path, None, format!("{error}; the directory's last state is kept until it returns"))
+                Fault::of(
+                    &path,
+                    None,
+                    format!("{error}; the directory's last state is kept until it returns"),
+                )
             }
-            None => warning(&path, None, "the directory is back".to_owned()),
+            None => Fault::of(&path, None, "the directory is back".to_owned()),
         };
         if !lost {
-            problem.severity = Severity::Info;
+            fault.severity = Severity::Info;
         }
-        self.events.push(SourceEvent::Problem(problem));
+        self.events.push(F::report(F::problem(fault)));
     }
 
-    fn take_events(&mut self) -> Vec<SourceEvent> {
+    fn take_events(&mut self) -> Vec<F::Event> {
         let mut events = std::mem::take(&mut self.events);
         events.append(&mut self.catalogue.take_events());
         events
@@ -418,12 +448,13 @@ mod tests {
 
     use super::super::tests::{Directory, text};
     use super::*;
+    use crate::source::feed::Services;
 
     #[test]
     fn a_file_that_its_writer_has_emptied_is_not_read_by_a_look_at_everything() {
         let directory = Directory::new("emptied");
         directory.write("a.yaml", &[("web", 80)]);
-        let mut folder = Folder::new(directory.0.clone(), Tree::default(), Duration::ZERO);
+        let mut folder = Folder::<Services>::new(directory.0.clone(), Tree::default(), Duration::ZERO);
         assert_eq!(folder.look().len(), 1);
         let mut writer = File::create(directory.0.join("a.yaml")).unwrap();
         assert!(folder.tick().is_empty());

@@ -1,20 +1,20 @@
 //! Parses the text of one file into objects.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_norway::Value;
 
 use super::depth;
-use crate::model::{Kind, Object, ObjectKey, Problem, Severity, Topic};
-
-pub(super) const TAKES: &str =
-    "takes v1 Service, discovery.k8s.io/v1 EndpointSlice, v1 Node and lists of them";
+use super::kinds::Manifests;
+use crate::model::Severity;
+use crate::source::feed::Fault;
 
 /// The largest file, in bytes. A Service with its slices takes a few kilobytes, so a larger file is
 /// a mistake.
@@ -32,16 +32,23 @@ pub(super) fn read(file: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// The contents of a file.
-#[derive(Debug, Default)]
-pub(super) struct Manifest {
+#[derive(Debug)]
+pub(super) struct Manifest<F: Manifests> {
     /// The objects in their order. The same object may come twice.
-    pub objects: Vec<Object>,
-    /// Objects that can't be read.
-    pub broken: BTreeSet<ObjectKey>,
+    pub objects: Vec<F::Object>,
+    /// Objects that can't be read, and what takes their place if they never could.
+    pub broken: BTreeMap<F::Key, Option<F::Object>>,
     /// Objects of other kinds, by apiVersion and kind.
     pub foreign: BTreeMap<String, Foreign>,
     /// The problems, by object.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<F::Problem>,
+}
+
+// The derived one would ask for more.
+impl<F: Manifests> Default for Manifest<F> {
+    fn default() -> Self {
+        Self { objects: Vec::new(), broken: BTreeMap::new(), foreign: BTreeMap::new(), problems: Vec::new() }
+    }
 }
 
 /// Objects of one kind that is not read.
@@ -58,7 +65,7 @@ pub(super) struct Foreign {
 ///
 /// An unreadable object leaves the others alone. Text that is no YAML at all is one message for the
 /// whole file.
-pub(super) fn parse(file: &Arc<Path>, text: &[u8]) -> Result<Manifest, String> {
+pub(super) fn parse<F: Manifests>(file: &Arc<Path>, text: &[u8]) -> Result<Manifest<F>, String> {
     let documents = documents(file, text)?;
     let several = documents.len() > 1;
     let mut reader = Reader { file, manifest: Manifest::default() };
@@ -86,9 +93,32 @@ pub(super) fn documents(file: &Path, text: &[u8]) -> Result<Vec<Value>, String> 
     documents.collect::<Result<_, _>>().map_err(|error| format!("is not YAML: {error}"))
 }
 
-struct Reader<'a> {
+struct Reader<'a, F: Manifests> {
     file: &'a Arc<Path>,
-    manifest: Manifest,
+    manifest: Manifest<F>,
+}
+
+/// The fault of an object with a name.
+#[derive(Debug)]
+pub struct Broken<O> {
+    /// Path of the unreadable field.
+    pub field: String,
+    /// The fault.
+    pub message: String,
+    /// What takes the object's place if it was never readable.
+    pub stand_in: Option<O>,
+}
+
+/// Parses an object.
+pub(super) fn read_object<T: DeserializeOwned, O>(
+    value: Value,
+    wrap: impl Fn(T) -> O,
+) -> Result<O, Broken<O>> {
+    let broken = |error: serde_path_to_error::Error<serde_norway::Error>| {
+        let field = error.path().to_string();
+        Broken { field, message: error.into_inner().to_string(), stand_in: None }
+    };
+    serde_path_to_error::deserialize::<_, T>(value).map(wrap).map_err(broken)
 }
 
 /// The type in a typed list such as `ServiceList`, which its items don't repeat.
@@ -98,19 +128,15 @@ struct ItemType<'a> {
     kind: &'a str,
 }
 
-impl Reader<'_> {
+impl<F: Manifests> Reader<'_, F> {
     fn read(&mut self, value: Value, place: &str, item: Option<ItemType<'_>>) {
         let version =
             text(&value, "apiVersion").or(item.map(|item| item.version)).unwrap_or_default().to_owned();
         let kind = text(&value, "kind").or(item.map(|item| item.kind)).unwrap_or_default().to_owned();
         match (version.as_str(), kind.as_str()) {
-            (_, "") => self.refuse(place, "kind", format!("not set; {TAKES}")),
-            ("v1", "Service") => {
-                self.decode(value, Kind::Service, |one| Object::Service(Box::new(one)), place);
-            }
-            ("v1", "Node") => self.decode(value, Kind::Node, |one| Object::Node(Box::new(one)), place),
-            ("discovery.k8s.io/v1", "EndpointSlice") => {
-                self.decode(value, Kind::EndpointSlice, |one| Object::EndpointSlice(Box::new(one)), place);
+            (_, "") => self.refuse(place, "kind", format!("not set; {}", F::TAKES)),
+            (version, name) if let Some(kind) = F::kind(version, name) => {
+                self.decode(kind, version, value, place);
             }
             (_, list) if list.ends_with("List") && value.get("items").is_some() => {
                 let kind = list.strip_suffix("List").unwrap_or_default();
@@ -135,43 +161,36 @@ impl Reader<'_> {
         }
     }
 
-    fn decode<T: DeserializeOwned>(
-        &mut self,
-        value: Value,
-        kind: Kind,
-        wrap: impl Fn(T) -> Object,
-        place: &str,
-    ) {
-        let Some(key) = key(kind, &value) else {
+    fn decode(&mut self, kind: F::Kind, version: &str, value: Value, place: &str) {
+        let Some(key) = key::<F>(kind, &value) else {
             return self.refuse(place, "metadata.name", format!("not set; a {kind} has a name"));
         };
-        match serde_path_to_error::deserialize::<_, T>(value) {
-            Ok(object) => self.manifest.objects.push(wrap(object)),
-            Err(error) => {
-                let field = error.path().to_string();
-                self.manifest.broken.insert(key.clone());
-                let problem = problem(self.file, Some(key), field, error.into_inner().to_string());
-                self.manifest.problems.push(problem);
+        match F::decode(kind, version, value) {
+            Ok(object) => self.manifest.objects.push(object),
+            Err(Broken { field, message, stand_in }) => {
+                self.manifest.broken.insert(key.clone(), stand_in);
+                self.report(Some(key), field, message);
             }
         }
     }
 
     fn refuse(&mut self, place: &str, field: &str, message: String) {
-        self.manifest.problems.push(problem(self.file, None, join(place, field), message));
+        self.report(None, join(place, field), message);
+    }
+
+    fn report(&mut self, object: Option<F::Key>, field: String, message: String) {
+        let file = Some(self.file.clone());
+        let fault = Fault { file, object, field, message, severity: Severity::Warning };
+        self.manifest.problems.push(F::problem(fault));
     }
 }
 
 /// Returns the key of an object whose other fields may be unreadable.
-fn key(kind: Kind, value: &Value) -> Option<ObjectKey> {
+fn key<F: Manifests>(kind: F::Kind, value: &Value) -> Option<F::Key> {
     let metadata = value.get("metadata")?;
     let name = text(metadata, "name").filter(|name| !name.is_empty())?.to_owned();
-    let namespace = match kind {
-        Kind::Node => "",
-        Kind::Service | Kind::EndpointSlice => {
-            text(metadata, "namespace").filter(|namespace| !namespace.is_empty()).unwrap_or("default")
-        }
-    };
-    Some(ObjectKey { kind, namespace: namespace.to_owned(), name })
+    let namespace = text(metadata, "namespace").map(str::to_owned);
+    Some(F::key(kind, &ObjectMeta { name: Some(name), namespace, ..ObjectMeta::default() }))
 }
 
 /// Returns the text in a field.
@@ -182,18 +201,6 @@ pub(super) fn text<'a>(value: &'a Value, field: &str) -> Option<&'a str> {
 /// Returns a field with the place of its object in the file.
 pub(super) fn join(place: &str, field: &str) -> String {
     if place.is_empty() { field.to_owned() } else { format!("{place}: {field}") }
-}
-
-fn problem(file: &Arc<Path>, object: Option<ObjectKey>, field: String, message: String) -> Problem {
-    Problem {
-        file: Some(file.clone()),
-        object,
-        field,
-        message,
-        severity: Severity::Warning,
-        topic: Topic::Field,
-        service: None,
-    }
 }
 
 #[cfg(test)]

@@ -3,6 +3,13 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::*;
+use crate::source::feed::Services;
+
+type Manifest = super::Manifest<Services>;
+
+fn parse(file: &Arc<Path>, text: &[u8]) -> Result<Manifest, String> {
+    super::parse(file, text)
+}
 
 fn file(name: &str) -> Arc<Path> {
     Arc::from(Path::new(name))
@@ -58,7 +65,7 @@ fn a_field_of_the_wrong_type_names_object_and_field_and_spares_the_others() {
         problems(&manifest),
         ["web.yaml: Service default/bad: spec.ports[0].port: invalid type: string \"eighty\", expected i32"]
     );
-    assert_eq!(manifest.broken.iter().map(ToString::to_string).collect::<Vec<_>>(), ["Service default/bad"]);
+    assert_eq!(manifest.broken.keys().map(ToString::to_string).collect::<Vec<_>>(), ["Service default/bad"]);
 }
 
 #[test]

@@ -9,6 +9,7 @@
 mod catalogue;
 mod depth;
 mod folder;
+mod kinds;
 mod manifest;
 mod policies;
 mod tree;
@@ -24,11 +25,17 @@ use tokio::sync::mpsc::Sender;
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 
-pub use self::catalogue::Catalogue;
+use self::catalogue::FilesOf;
 use self::folder::{Folder, Notice};
+use self::kinds::Manifests;
 pub use self::policies::{PolicyObjects, read_policies};
 use self::tree::Tree;
-use super::{Batch, Listing, SourceError, SourceEvent};
+use super::feed::Services;
+use super::policies::Policies;
+use super::{Batch, Listing, PolicyBatch, SourceError};
+
+/// The Services, EndpointSlices and Nodes of all files.
+pub type Catalogue = FilesOf<Services>;
 
 /// Time between two checks that the path still leads to the watched directory: a changed link or
 /// mount on the way sends no event.
@@ -43,6 +50,16 @@ pub struct Opened {
     path: PathBuf,
     tree: Tree,
     stream: EventStream<Vec<u8>>,
+    read_elsewhere: &'static [&'static str],
+}
+
+impl Opened {
+    /// Says that [`watch_policies`] reads the same directory: [`watch`] then does not report its kinds as unread.
+    #[must_use]
+    pub const fn beside_policies(mut self) -> Self {
+        self.read_elsewhere = &["v1 Namespace", "v1 Pod", "networking.k8s.io/v1 NetworkPolicy"];
+        self
+    }
 }
 
 /// Opens the directory `path`. Fails if it can't be read. Needs a tokio runtime.
@@ -51,7 +68,7 @@ pub fn open(path: PathBuf) -> Result<Opened, SourceError> {
     let tree = Tree::new(inotify.watches());
     let stream = inotify.into_event_stream(vec![0; EVENT_BUFFER]).map_err(SourceError::Inotify)?;
     match fs::read_dir(&path) {
-        Ok(_) => Ok(Opened { path, tree, stream }),
+        Ok(_) => Ok(Opened { path, tree, stream, read_elsewhere: &[] }),
         Err(error) => Err(SourceError::Directory { path, error }),
     }
 }
@@ -59,22 +76,33 @@ pub fn open(path: PathBuf) -> Result<Opened, SourceError> {
 /// Sends every object in the `.yaml`, `.yml` and `.json` files at or below the directory to `events`,
 /// then their changes, until the receiver is dropped.
 ///
-/// A directory that disappears later is reported as a [`SourceEvent::Problem`]. Its last state is
+/// A directory that disappears later is reported as a [`SourceEvent::Problem`](super::SourceEvent). Its last state is
 /// kept, and it is read again when it comes back.
 pub async fn watch(directory: Opened, events: Sender<Batch>) -> Result<(), SourceError> {
-    watch_every(RESCAN_INTERVAL, directory, events).await
+    watch_every::<Services>(RESCAN_INTERVAL, directory, events).await
 }
 
-async fn watch_every(
+/// Does the same for Namespaces, pods and NetworkPolicies. It may follow a directory beside [`watch`], with
+/// a directory of its own that was opened.
+///
+/// [`PolicyEvent::Listed`](super::PolicyEvent::Listed) also comes if a file was unreadable, whose objects are
+/// unknown then. A NetworkPolicy with a fault that was never readable is replaced by one that isolates its
+/// pods and allows nothing.
+pub async fn watch_policies(directory: Opened, events: Sender<PolicyBatch>) -> Result<(), SourceError> {
+    watch_every::<Policies>(RESCAN_INTERVAL, directory, events).await
+}
+
+async fn watch_every<F: Manifests>(
     rescan_interval: Duration,
     directory: Opened,
-    events: Sender<Batch>,
+    events: Sender<Vec<F::Event>>,
 ) -> Result<(), SourceError> {
-    let Opened { path, tree, mut stream } = directory;
-    let mut folder = Folder::new(path, tree, rescan_interval);
+    let Opened { path, tree, mut stream, read_elsewhere } = directory;
+    let mut folder = Folder::<F>::new(path, tree, rescan_interval);
+    folder.leave(read_elsewhere);
     let mut found = blocking(&mut folder, Folder::look).await;
     let mut listing = folder.listing();
-    found.push(SourceEvent::Listed(listing.clone()));
+    found.extend(F::listed(None, &listing));
     let mut ticks = interval(IDENTITY_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -93,8 +121,8 @@ async fn watch_every(
             () = events.closed() => return Ok(()),
         };
         let now = folder.listing();
-        if listing != Listing::Complete && now != listing {
-            found.push(SourceEvent::Listed(now.clone()));
+        found.extend(F::listed(Some(&listing), &now));
+        if listing != Listing::Complete {
             listing = now;
         }
     }
@@ -112,7 +140,7 @@ async fn changed(stream: &mut EventStream<Vec<u8>>) -> io::Result<Vec<Notice>> {
     Ok(notices)
 }
 
-async fn expiry(folder: &Folder) {
+async fn expiry<F: Manifests>(folder: &Folder<F>) {
     match folder.next_expiry() {
         Some(at) => tokio::time::sleep_until(at.into()).await,
         None => std::future::pending().await,
@@ -120,10 +148,10 @@ async fn expiry(folder: &Folder) {
 }
 
 /// Runs file system calls in a thread that may wait for the disk.
-async fn blocking(
-    folder: &mut Folder,
-    work: impl FnOnce(&mut Folder) -> Vec<SourceEvent> + Send + 'static,
-) -> Vec<SourceEvent> {
+async fn blocking<F: Manifests>(
+    folder: &mut Folder<F>,
+    work: impl FnOnce(&mut Folder<F>) -> Vec<F::Event> + Send + 'static,
+) -> Vec<F::Event> {
     let mut taken = std::mem::take(folder);
     let done = spawn_blocking(move || {
         let events = work(&mut taken);
@@ -143,5 +171,7 @@ async fn blocking(
 
 #[cfg(test)]
 mod place_tests;
+#[cfg(test)]
+mod policy_watch_tests;
 #[cfg(test)]
 mod tests;

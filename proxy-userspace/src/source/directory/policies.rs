@@ -197,7 +197,7 @@ fn copy_of(first: &Path) -> String {
 }
 
 /// Returns the path of a field that was given and that reading has not kept.
-fn unknown_field(given: &Value, kept: &Value, place: &str) -> Option<String> {
+pub(super) fn unknown_field(given: &Value, kept: &Value, place: &str) -> Option<String> {
     match given {
         // A null is as good as nothing.
         Value::Mapping(given) => {

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::model::{Change, Object};
-use crate::source::Unread;
+use crate::source::{SourceEvent, Unread};
 
 const BOUND: Duration = Duration::from_secs(20);
 /// Shorter than the agent's interval.
@@ -70,7 +70,7 @@ impl Observer {
     /// Begins to watch, and waits for the listing.
     pub async fn of(directory: &Directory) -> Self {
         let (sender, events) = mpsc::channel(4);
-        tokio::spawn(watch_every(RESCAN, open(directory.0.clone()).unwrap(), sender));
+        tokio::spawn(watch_every::<Services>(RESCAN, open(directory.0.clone()).unwrap(), sender));
         let mut observer = Self {
             events,
             batch: VecDeque::new(),
