@@ -6,7 +6,7 @@ use super::finding::faults_or;
 use super::{Facts, Finding, Known};
 use crate::config::{Settings, Source};
 use crate::source::Signs;
-use crate::source::kubernetes::{Probe, connect, probe};
+use crate::source::kubernetes::{POLICY_RIGHTS, Probe, RIGHTS, Right, connect, probe};
 
 /// What follows from an address of a Service.
 const OWN_ADDRESS: &str = "set KUBERNETES_SERVICE_HOST and _PORT to the server's own address (the DaemonSet takes them \
@@ -19,7 +19,9 @@ pub async fn read(settings: &Settings, patience: Duration) -> Known<Probe> {
         Source::Kubernetes { kubeconfig } => {
             let connection = connect(kubeconfig.as_deref(), Signs::default()).await;
             let connection = connection.map_err(|error| error.to_string())?;
-            Ok(probe(&connection, &settings.model.node_name, patience).await)
+            let of_policies = POLICY_RIGHTS.into_iter().filter(|_| settings.network_policy);
+            let rights: Vec<Right> = RIGHTS.into_iter().chain(of_policies).collect();
+            Ok(probe(&connection, &settings.model.node_name, &rights, patience).await)
         }
     }
 }
@@ -73,7 +75,7 @@ pub fn rights(facts: &Facts) -> Vec<Finding> {
         Ok(missing) => missing,
         Err(why) => return vec![Finding::skip(format!("not known: {why}"))],
     };
-    let fault = |right: &crate::source::kubernetes::Right| {
+    let fault = |right: &Right| {
         let resource = if right.group.is_empty() {
             right.resource.to_owned()
         } else {
@@ -84,6 +86,14 @@ pub fn rights(facts: &Facts) -> Vec<Finding> {
             Finding::warn(
                 format!("RBAC does not allow to {} {resource}: problems are in the log alone", right.verb),
                 remedy,
+            )
+        } else if POLICY_RIGHTS.contains(right) {
+            Finding::fail(
+                format!(
+                    "RBAC does not allow to {} {resource}: no NetworkPolicy is enforced without",
+                    right.verb
+                ),
+                "set networkPolicy.enabled of the chart, or add the component manifests/components/network-policy",
             )
         } else {
             Finding::fail(
@@ -163,8 +173,7 @@ mod tests {
         assert_eq!(judged(|_| {}, rights)[0].outcome, Outcome::Pass);
         let missing = judged(
             |probe| {
-                let wanted = crate::source::kubernetes::RIGHTS;
-                probe.missing = Ok(vec![wanted[5], wanted[6]]);
+                probe.missing = Ok(vec![RIGHTS[5], RIGHTS[6], POLICY_RIGHTS[3]]);
             },
             rights,
         );
@@ -173,6 +182,10 @@ mod tests {
             "RBAC does not allow to watch endpointslices.discovery.k8s.io: the agent serves nothing without"
         );
         assert_eq!(missing[1].outcome, Outcome::Warn);
+        assert_eq!(
+            missing[2].found,
+            "RBAC does not allow to watch pods: no NetworkPolicy is enforced without"
+        );
     }
 
     #[test]

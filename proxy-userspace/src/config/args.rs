@@ -23,6 +23,7 @@ const DATA_PLANE: &str = "Data plane";
 const DEVICES: &str = "Devices";
 const SERVICES: &str = "Services and their clients";
 const ANNOUNCEMENT: &str = "Announcements and routes";
+const POLICIES: &str = "Network policies";
 const BACKENDS: &str = "Backends";
 const DSR: &str = "Direct Server Return";
 const FLOWS: &str = "Flows";
@@ -205,6 +206,12 @@ pub struct AgentArgs {
     /// a node behind a router are encapsulated.
     #[arg(long, help_heading = ANNOUNCEMENT, value_name = "off|subnet|ipip", value_parser = parse::pod_routes)]
     pub pod_routes: Option<PodRoutes>,
+    /// Enforcement of NetworkPolicies for this node's pods [default: off]
+    ///
+    /// It takes the rights to list and watch pods, namespaces and networkpolicies.networking.k8s.io. It works on the
+    /// devices that --pod-interfaces names, and not with `--dsr-dispatch pod`.
+    #[arg(long, help_heading = POLICIES, value_name = "on|off", value_parser = parse::on_off)]
+    pub network_policy: Option<bool>,
     /// Value of the label service.kubernetes.io/service-proxy-name of the Services to serve [default: Services
     /// without the label]
     #[arg(long, help_heading = SERVICES, value_name = "NAME", value_parser = parse::service_proxy_name)]

@@ -14,7 +14,7 @@ use super::parse::{self, AlgorithmWord, BindAddress};
 use super::{
     AgentArgs, ConfigError, HEALTHZ_PORT, Interval, METRICS_PORT, Settings, Source, Task, given, overlap,
 };
-use crate::dataplane::ebpf::{Dsr, SocketLb, Sockets};
+use crate::dataplane::ebpf::{Dispatch, Dsr, SocketLb, Sockets};
 use crate::dataplane::ipvs;
 use crate::model::{DEFAULT_MAGLEV_SIZE, Forwarding, ModelSettings, NodePortAddresses};
 use crate::node::{Conntrack, DevicePattern, RouteSettings};
@@ -36,6 +36,7 @@ pub fn settings(
     let (min_sync_interval, max_sync_interval) = sync_intervals(args, file)?;
     let model = model(args, file, host_name)?;
     let dsr = dsr(args, &model)?;
+    let network_policy = network_policy(args, &dsr)?;
     Ok(Settings {
         source: source(args, file)?,
         model,
@@ -53,6 +54,7 @@ pub fn settings(
             own_pods: args.route_announce_pods.unwrap_or(false),
             to_pods: args.pod_routes.unwrap_or_default(),
         },
+        network_policy,
         timeouts: timeouts(args, file),
         conntrack: conntrack(args, file.conntrack),
         flow_table_size: args.flow_table_size.unwrap_or(DEFAULT_FLOW_TABLE_SIZE),
@@ -135,6 +137,17 @@ fn dsr(args: &AgentArgs, model: &ModelSettings) -> Result<Dsr, ConfigError> {
     let (encapsulation, also_taken) =
         parse::encapsulations(&args.dsr_encap).map_err(of_flag("--dsr-encap"))?.unwrap_or_default();
     Ok(Dsr { encapsulation, also_taken, outer_source, dispatch: args.dsr_dispatch.unwrap_or_default() })
+}
+
+/// Whether NetworkPolicies are enforced.
+fn network_policy(args: &AgentArgs, dsr: &Dsr) -> Result<bool, ConfigError> {
+    let is_on = args.network_policy.unwrap_or(false);
+    if is_on && dsr.dispatch == Dispatch::Pod {
+        let message = "on is not accepted with --dsr-dispatch pod: pods then answer from addresses of Services, which \
+                       count as forged; takes effect with --dsr-dispatch node";
+        return Err(ConfigError { origin: "--network-policy".to_owned(), message: message.to_owned() });
+    }
+    Ok(is_on)
 }
 
 /// The shortest and the longest time between two syncs.

@@ -63,6 +63,8 @@ pub struct Settings {
     pub l2_devices: Vec<DevicePattern>,
     /// The routes that the agent keeps.
     pub routes: RouteSettings,
+    /// Whether NetworkPolicies are enforced for this node's pods, on the devices of `pod_interfaces`.
+    pub network_policy: bool,
     /// Flow time-outs.
     pub timeouts: Timeouts,
     /// The settings of the kernel's connection tracking.

@@ -187,6 +187,8 @@ fn every_flag_is_heard() {
     assert_eq!(settings.healthz_bind_address, Some("[::]:1".parse().unwrap()));
     assert_eq!(settings.metrics_bind_address, Some("[::1]:10249".parse().unwrap()));
     assert_eq!((settings.log_format, resolve("").unwrap().log_format), (LogFormat::Json, LogFormat::Text));
+    let network_policy = |flags: &str| resolve(flags).unwrap().network_policy;
+    assert!(network_policy("--network-policy on --dsr-dispatch node") && !network_policy(""));
     refused("--log-format xml", "--log-format: \"xml\" is not accepted; takes text or json");
 }
 
@@ -245,6 +247,13 @@ fn a_wrong_value_names_the_flag_and_what_it_takes() {
         "--reject-unknown-ports: \"none\" is not accepted; takes clusterip, all or off",
     );
     refused("--dsr-dispatch host", "--dsr-dispatch: \"host\" is not accepted; takes node or pod");
+    refused("--network-policy yes", "--network-policy: \"yes\" is not accepted; takes on or off");
+    refused(
+        "--network-policy on --dsr-dispatch pod",
+        "--network-policy: on is not accepted with --dsr-dispatch pod: pods then answer from addresses of Services, \
+         which count as forged; takes effect with --dsr-dispatch node",
+    );
+    assert!(resolve("--network-policy off --dsr-dispatch pod").is_ok());
     refused("--socket-lb pods", "--socket-lb: \"pods\" is not accepted; takes all, host or off");
     refused("--bind-protection maybe", "--bind-protection: \"maybe\" is not accepted; takes on or off");
     refused("--cgroup-path cgroup", "--cgroup-path: \"cgroup\" is not accepted; takes an absolute path");

@@ -109,6 +109,7 @@ fn own_configuration(settings: &Settings) -> Value {
         "routeAnnounce": settings.routes.announced_ranges,
         "routeAnnouncePods": settings.routes.own_pods,
         "podRoutes": settings.routes.to_pods.name(),
+        "networkPolicy": settings.network_policy,
         "uplinks": settings.uplinks,
         "flowTableSize": settings.flow_table_size,
         "timeoutSeconds": {

@@ -32,6 +32,9 @@ pub fn check(renderer: &Renderer<'_>) -> Result<()> {
     let chart = renderer.template(&renderer.values_of("beside-kube-proxy"))?;
     let composed = renderer.compose(BASE, "beside-kube-proxy")?;
     same("beside-kube-proxy", &chart, &composed, Addresses::Left)?;
+    let chart = renderer.template_with("k8sServiceHost=192.0.2.10,networkPolicy.enabled=true")?;
+    let composed = renderer.compose(BASE, "network-policy")?;
+    same("network-policy", &chart, &composed, Addresses::Left)?;
     let chart = renderer.template(&renderer.values_of("kind"))?;
     same("cleanup", &chart, &renderer.build(&folder("cleanup"))?, Addresses::Left)?;
     let chart = renderer.template_with("k8sServiceHost=192.0.2.10,serviceLB.enabled=true")?;

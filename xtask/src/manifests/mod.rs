@@ -84,7 +84,7 @@ fn kustomize_fits(renderer: &Renderer<'_>) -> Result<()> {
     for folder in renderer.folders()? {
         renderer.fits(&renderer.build(&folder)?).with_context(|| folder.display().to_string())?;
     }
-    for component in ["api-server-address", "beside-kube-proxy"] {
+    for component in ["api-server-address", "beside-kube-proxy", "l2", "network-policy"] {
         renderer.fits(&renderer.compose(BASE, component)?).with_context(|| component.to_owned())?;
     }
     Ok(())

@@ -9,7 +9,7 @@ const ADDRESS: &str = "k8sServiceHost=192.0.2.10";
 const BESIDE: &str = "kubeProxyReplacement=false,serviceProxyName=millrace";
 
 /// Values, and words of the only line about them.
-const REFUSED: [(&[&str], &[&str]); 16] = [
+const REFUSED: [(&[&str], &[&str]); 17] = [
     (&[], &["k8sServiceHost is missing", "--set k8sServiceHost=192.0.2.10", "kubeProxyReplacement=false"]),
     (&[ADDRESS, "mode=epbf"], &["/mode", "'auto', 'ebpf', 'ipvs', 'none'"]),
     (&[ADDRESS, "modus=ebpf"], &["additional properties 'modus' not allowed"]),
@@ -31,6 +31,10 @@ const REFUSED: [(&[&str], &[&str]); 16] = [
     (&["kubeProxyReplacement=false"], &["serviceProxyName is missing", "two proxies", "service-proxy-name"]),
     (&[BESIDE, "healthz.port=10256"], &["healthz.port", "10256 is kube-proxy's", "0 for 10266"]),
     (&[BESIDE, "metrics.port=10249"], &["metrics.port", "10249 is kube-proxy's", "0 for 10269"]),
+    (
+        &[ADDRESS, "networkPolicy.enabled=true", "forwarding.dsrDispatch=pod"],
+        &["networkPolicy.enabled", "forwarding.dsrDispatch=pod", "set forwarding.dsrDispatch=node"],
+    ),
     (
         &["kubeProxyConfigMap=kube-proxy,config.clusterCIDR=10.244.0.0/16"],
         &["config and kubeProxyConfigMap are both set"],

@@ -78,6 +78,9 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if and $v.metrics.podMonitor.enabled (or (not $v.metrics.enabled) (has $v.metrics.bindAddress (list "127.0.0.1" "localhost" "::1"))) -}}
 {{- fail "metrics.podMonitor.enabled: Prometheus can't reach metrics that are off or on a loopback address; set metrics.enabled=true and metrics.bindAddress=0.0.0.0" -}}
 {{- end -}}
+{{- if and $v.networkPolicy.enabled (eq $v.forwarding.dsrDispatch "pod") -}}
+{{- fail "networkPolicy.enabled is not accepted with forwarding.dsrDispatch=pod: pods then answer from addresses of Services, which count as forged; set forwarding.dsrDispatch=node" -}}
+{{- end -}}
 {{- if and $v.config $v.kubeProxyConfigMap -}}
 {{- fail "config and kubeProxyConfigMap are both set: the agent reads one KubeProxyConfiguration; set one of the two" -}}
 {{- end -}}
@@ -130,6 +133,9 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 {{- with $v.routes.toPods }}
 - --pod-routes={{ . }}
+{{- end }}
+{{- if $v.networkPolicy.enabled }}
+- --network-policy=on
 {{- end }}
 {{- with $v.snatPorts }}
 - --snat-ports={{ . }}

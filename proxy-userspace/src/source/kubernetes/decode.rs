@@ -125,7 +125,7 @@ where
     B: FnOnce(ObjectMeta) -> F::Object,
 {
     let Ok(wire) = serde_json::from_str(json) else {
-        return Err(explain::<F, T>(kind, json));
+        return Err(Box::new(explain::<F, T>(kind, json)));
     };
     let (metadata, version, build) = take(wire);
     if metadata.name.as_deref().unwrap_or_default().is_empty() {
@@ -137,7 +137,7 @@ where
 }
 
 /// Parses the object again with the slower parser that names the field.
-fn explain<F: Resources, T: DeserializeOwned>(kind: F::Kind, json: &str) -> Box<Undecodable<F>> {
+fn explain<F: Resources, T: DeserializeOwned>(kind: F::Kind, json: &str) -> Undecodable<F> {
     let mut reader = serde_json::Deserializer::from_str(json);
     let result: Result<T, _> = serde_path_to_error::deserialize(&mut reader);
     let (field, message) = match result {
@@ -146,7 +146,7 @@ fn explain<F: Resources, T: DeserializeOwned>(kind: F::Kind, json: &str) -> Box<
     };
     // Line and column have no meaning for a reader of the object as YAML.
     let message = message.split(" at line ").next().unwrap_or_default().to_owned();
-    Box::new(Undecodable { identity: identify::<F>(kind, json), field, message, stand_in: None })
+    Undecodable { identity: identify::<F>(kind, json), field, message, stand_in: None }
 }
 
 pub(super) fn hash(value: &impl Hash) -> u64 {

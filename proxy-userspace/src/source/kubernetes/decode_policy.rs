@@ -58,7 +58,7 @@ fn with_stand_in(mut undecodable: Box<Undecodable<Policies>>, json: &str) -> Box
             ..ObjectMeta::default()
         };
         let whole: Value = serde_json::from_str(json).unwrap_or_default();
-        undecodable.stand_in = Some(stand_in(metadata, &whole["spec"]));
+        undecodable.stand_in = Some(stand_in(metadata, whole.get("spec").unwrap_or_default()));
     }
     undecodable
 }

@@ -45,7 +45,7 @@ use self::doubts::Doubts;
 pub use self::failure::explain_refusal;
 use self::follow::Follower;
 use self::pause::Pause;
-pub use self::probe::{Probe, RIGHTS, Right, probe};
+pub use self::probe::{POLICY_RIGHTS, Probe, RIGHTS, Right, probe};
 use self::progress::Progress;
 use self::report::Reports;
 use self::resource::Resources;

@@ -25,6 +25,16 @@ pub const RIGHTS: [Right; 8] = [
     Right::of("events.k8s.io", "events", "patch"),
 ];
 
+/// What it asks for besides with `--network-policy on`.
+pub const POLICY_RIGHTS: [Right; 6] = [
+    Right::of("", "namespaces", "list"),
+    Right::of("", "namespaces", "watch"),
+    Right::of("", "pods", "list"),
+    Right::of("", "pods", "watch"),
+    Right::of("networking.k8s.io", "networkpolicies", "list"),
+    Right::of("networking.k8s.io", "networkpolicies", "watch"),
+];
+
 /// A right of RBAC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Right {
@@ -70,8 +80,8 @@ impl Probe {
     }
 }
 
-/// Asks the API server. Each answer may take `patience`.
-pub async fn probe(connection: &Connection, node: &str, patience: Duration) -> Probe {
+/// Asks the API server, also for these rights. Each answer may take `patience`.
+pub async fn probe(connection: &Connection, node: &str, rights: &[Right], patience: Duration) -> Probe {
     let client = &connection.client;
     let version = within(patience, client.apiserver_version()).await.map(|info| info.git_version);
     let mut probe = Probe {
@@ -93,7 +103,7 @@ pub async fn probe(connection: &Connection, node: &str, patience: Duration) -> P
     let services = Api::<Service>::namespaced(client.clone(), "default");
     let found = within(patience, services.list(&named("kubernetes"))).await;
     probe.service = found.map(|services| services.items.first().map(cluster_ips).unwrap_or_default());
-    probe.missing = missing(connection, patience).await;
+    probe.missing = missing(connection, rights, patience).await;
     probe
 }
 
@@ -107,10 +117,14 @@ async fn within<T>(
     }
 }
 
-async fn missing(connection: &Connection, patience: Duration) -> Result<Vec<Right>, String> {
+async fn missing(
+    connection: &Connection,
+    rights: &[Right],
+    patience: Duration,
+) -> Result<Vec<Right>, String> {
     let reviews = Api::<SelfSubjectAccessReview>::all(connection.client.clone());
     let mut missing = Vec::new();
-    for right in RIGHTS {
+    for right in rights {
         let attributes = ResourceAttributes {
             group: Some(right.group.to_owned()),
             resource: Some(right.resource.to_owned()),
@@ -122,7 +136,7 @@ async fn missing(connection: &Connection, patience: Duration) -> Result<Vec<Righ
         let review = SelfSubjectAccessReview { spec, ..Default::default() };
         let answer = within(patience, reviews.create(&PostParams::default(), &review)).await?;
         if !answer.status.is_some_and(|status| status.allowed) {
-            missing.push(right);
+            missing.push(*right);
         }
     }
     Ok(missing)
@@ -180,7 +194,8 @@ mod tests {
         let review = |body: Bytes| async move {
             let mut review: Value = serde_json::from_slice(&body).unwrap();
             let asked = &review["spec"]["resourceAttributes"];
-            let allowed = (&asked["resource"], &asked["verb"]) != (&json!("services"), &json!("watch"));
+            let allowed =
+                asked["verb"] != "watch" || (asked["resource"] != "services" && asked["resource"] != "pods");
             review["status"] = json!({ "allowed": allowed });
             answer(&review)
         };
@@ -204,17 +219,19 @@ mod tests {
     #[tokio::test]
     async fn each_answer_is_taken_by_itself() {
         let connection = connection(Some(server())).await;
-        let found = probe(&connection, "node-a", PATIENCE).await;
+        let rights: Vec<Right> = RIGHTS.into_iter().chain(POLICY_RIGHTS).collect();
+        let found = probe(&connection, "node-a", &rights, PATIENCE).await;
         assert_eq!(found.version.as_deref(), Ok("v1.36.1"));
         assert_eq!(found.node, Ok(Some(vec!["10.0.0.5".parse().unwrap()])));
-        assert_eq!(found.missing, Ok(vec![Right::of("", "services", "watch")]));
+        let missing = ["services", "pods"].map(|resource| Right::of("", resource, "watch"));
+        assert_eq!(found.missing, Ok(missing.to_vec()));
         assert_eq!(found.service.unwrap().len(), 2);
-        assert_eq!(probe(&connection, "node-b", PATIENCE).await.node, Ok(None));
+        assert_eq!(probe(&connection, "node-b", &RIGHTS, PATIENCE).await.node, Ok(None));
     }
 
     #[tokio::test]
     async fn a_server_that_can_not_be_reached_is_asked_once() {
-        let found = probe(&connection(None).await, "node-a", PATIENCE).await;
+        let found = probe(&connection(None).await, "node-a", &RIGHTS, PATIENCE).await;
         assert!(found.version.unwrap_err().starts_with("the API server can't be reached"));
         assert!(found.missing.is_err() && found.node.is_err());
     }
@@ -239,26 +256,40 @@ mod tests {
         assert_eq!(of("https://api.example:6443"), None);
     }
 
+    /// Returns the rights in rules of RBAC: group, resource and verb.
+    fn granted(rules: &Value) -> BTreeSet<[String; 3]> {
+        let words = |value: &Value| -> Vec<String> {
+            value.as_array().unwrap().iter().map(|word| word.as_str().unwrap().to_owned()).collect()
+        };
+        let mut granted = BTreeSet::new();
+        for rule in rules.as_array().unwrap() {
+            for (group, resource) in words(&rule["apiGroups"]).iter().flat_map(|group| {
+                words(&rule["resources"]).into_iter().map(move |resource| (group.clone(), resource))
+            }) {
+                let verbs = words(&rule["verbs"]).into_iter();
+                granted.extend(verbs.map(|verb| [group.clone(), resource.clone(), verb]));
+            }
+        }
+        granted
+    }
+
+    fn asked(rights: &[Right]) -> BTreeSet<[String; 3]> {
+        rights.iter().map(|right| [right.group, right.resource, right.verb].map(str::to_owned)).collect()
+    }
+
     #[test]
     fn the_rights_that_are_asked_for_are_those_of_the_manifests() {
         let text = include_str!("../../../../manifests/base/rbac.yaml");
         let role = text.split("---").find(|one| one.contains("kind: ClusterRole\n")).unwrap();
         let role: Value = serde_norway::from_str(role).unwrap();
-        let words = |value: &Value| -> Vec<String> {
-            value.as_array().unwrap().iter().map(|word| word.as_str().unwrap().to_owned()).collect()
-        };
-        let mut granted = BTreeSet::new();
-        for rule in role["rules"].as_array().unwrap() {
-            for (group, resource) in words(&rule["apiGroups"]).iter().flat_map(|group| {
-                words(&rule["resources"]).into_iter().map(move |resource| (group.clone(), resource))
-            }) {
-                granted.extend(
-                    words(&rule["verbs"]).into_iter().map(|verb| (group.clone(), resource.clone(), verb)),
-                );
-            }
-        }
-        let asked =
-            RIGHTS.map(|right| (right.group.to_owned(), right.resource.to_owned(), right.verb.to_owned()));
-        assert_eq!(BTreeSet::from(asked), granted);
+        assert_eq!(asked(&RIGHTS), granted(&role["rules"]));
+
+        let text = include_str!("../../../../manifests/components/network-policy/kustomization.yaml");
+        let component: Value = serde_norway::from_str(text).unwrap();
+        let patches = component["patches"].as_array().unwrap().iter();
+        let of_role = patches.clone().find(|patch| patch["target"]["kind"] == "ClusterRole").unwrap();
+        let operations: Value = serde_norway::from_str(of_role["patch"].as_str().unwrap()).unwrap();
+        let rules = operations.as_array().unwrap().iter().map(|operation| operation["value"].clone());
+        assert_eq!(asked(&POLICY_RIGHTS), granted(&rules.collect()));
     }
 }
