@@ -6,9 +6,7 @@ use proxy_common::policy::{PolicyFlowKey, PolicyPod};
 use proxy_common::{Addr4, Addr6};
 
 use crate::extensions;
-use crate::header::{
-    ETHERNET, FRAGMENT_MASK, Ipv4, Ipv6, OFFSET_MASK, Wire, is_extension, protocol,
-};
+use crate::header::{ETHERNET, FRAGMENT_MASK, Ipv4, Ipv6, OFFSET_MASK, Wire, is_extension, protocol};
 use crate::maps::{self, FlowsMap, FragmentsMap};
 use crate::skb::Skb;
 

@@ -2,8 +2,7 @@
 
 use aya_ebpf::bindings::BPF_ANY;
 use proxy_common::policy::{
-    DATAGRAM_SECONDS, ECHO_SECONDS, OPENED_BY_PEER, OPENED_BY_POD, POLICY_STRICT, PolicyDrop,
-    PolicyFlow,
+    DATAGRAM_SECONDS, ECHO_SECONDS, OPENED_BY_PEER, OPENED_BY_POD, POLICY_STRICT, PolicyDrop, PolicyFlow,
 };
 
 use crate::family::{Family, KeyOf};

@@ -118,8 +118,7 @@ fn look_at_neighbours<F: Family, const FROM_POD: bool>(
     let is_of_neighbours = match kind {
         kind::LISTENER_QUERY..=kind::LISTENER_DONE | kind::LISTENER_REPORT_2 => packet.hops == LINK_ONLY,
         kind::ROUTER_SOLICITATION | kind::NEIGHBOUR_SOLICITATION | kind::NEIGHBOUR_ADVERTISEMENT => {
-            packet.hops == UNFORWARDED
-                && (!FROM_POD || sources::is_neighbour::<F>(&packet.key.peer, scene))
+            packet.hops == UNFORWARDED && (!FROM_POD || sources::is_neighbour::<F>(&packet.key.peer, scene))
         }
         kind::ROUTER_ADVERTISEMENT | kind::REDIRECT => !FROM_POD && packet.hops == UNFORWARDED,
         _ => false,
@@ -159,10 +158,7 @@ fn is_expected<F: Family, const FROM_POD: bool>(
 
 /// The key of the packet that an error quotes. The pod has sent it if the error goes to the pod.
 #[inline(always)]
-fn read_quoted<F: Family, const FROM_POD: bool>(
-    skb: Skb,
-    packet: &Packet<F::Address>,
-) -> Option<KeyOf<F>> {
+fn read_quoted<F: Family, const FROM_POD: bool>(skb: Skb, packet: &Packet<F::Address>) -> Option<KeyOf<F>> {
     let place = packet.transport + size_of::<IcmpHeader>() as u32;
     let (source, destination, protocol) = F::read_quoted(&skb.load::<F::Header>(place)?)?;
     let place = place + size_of::<F::Header>() as u32;

@@ -1,9 +1,7 @@
 //! The judgement: two look-ups of longest prefixes, one for the peer, one for protocol and port.
 
 use aya_ebpf::btf_maps::lpm_trie::Key;
-use proxy_common::policy::{
-    NOT_ISOLATED, OPENED_BY_PEER, PEER_CLASS, PEER_OWN_NODE, PolicyRule, RULE_EXACT,
-};
+use proxy_common::policy::{NOT_ISOLATED, OPENED_BY_PEER, PEER_CLASS, PEER_OWN_NODE, PolicyRule, RULE_EXACT};
 
 use crate::family::{Family, KeyOf};
 use crate::maps;

@@ -175,9 +175,7 @@ fn read_role<F: Family, const FROM_POD: bool>(
             let opens = start.flags & (tcp_flag::SYN | tcp_flag::ACK) == tcp_flag::SYN;
             (start.ports, if opens { Role::Opening } else { Role::Connected })
         }
-        protocol::UDP => {
-            (read::<F, Ports>(skb, packet).ok_or(PolicyDrop::Unreadable)?, Role::Datagram)
-        }
+        protocol::UDP => (read::<F, Ports>(skb, packet).ok_or(PolicyDrop::Unreadable)?, Role::Datagram),
         protocol::SCTP => {
             let start = read::<F, SctpStart>(skb, packet).ok_or(PolicyDrop::Unreadable)?;
             (start.header.ports, if start.chunk == INIT { Role::Opening } else { Role::Connected })

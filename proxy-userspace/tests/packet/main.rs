@@ -37,6 +37,7 @@ mod outer_source;
 mod path_mtu;
 mod pod_tunnels;
 mod pods;
+mod policy;
 mod quoted_headers;
 mod sctp;
 mod shapes;

@@ -1,0 +1,108 @@
+//! Sources: a pod has its own addresses and no others.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use millrace_lab::frame::{Frame, Icmp, flag};
+
+use super::{ALLOWED, ASKED, CLIENT, DENIED, FOREIGN, FROM_POD, NOT_ISOLATED, PASSED, SERVED, TO_POD, World};
+use crate::case::{Family, each_family};
+
+each_family! {
+    a_pod_does_not_use_the_address_of_another
+    a_fragment_does_not_use_the_address_of_another
+    a_pod_without_an_address_of_the_family_has_no_source
+    a_pod_reaches_itself
+    nobody_else_reaches_the_pod_from_its_own_address
+    an_entry_of_another_pod_is_no_use
+}
+
+fn a_pod_does_not_use_the_address_of_another(family: Family) {
+    for mut world in [World::new(family), World::open(family)] {
+        let (friend, stranger) = (world.friend(), world.stranger());
+        for source in [friend, world.node(), family.pick("0.0.0.0", "::"), family.pick("127.0.0.1", "::1")] {
+            assert_eq!(world.from_pod(&Frame::ip(source, stranger).udp(1, 2)), FOREIGN, "{source}");
+            assert_eq!(world.from_pod(&Frame::ip(source, stranger).tcp(1, 2, flag::ACK)), FOREIGN);
+        }
+    }
+    // The answer to a forged packet would come to the one whose address it is.
+    let mut world = World::with_profiles(family, TO_POD, NOT_ISOLATED);
+    assert_eq!(world.from_pod(&Frame::ip(world.node(), world.stranger()).udp(1, 2)), FOREIGN);
+}
+
+fn a_fragment_does_not_use_the_address_of_another(family: Family) {
+    let mut world = World::open(family);
+    let frame = Frame::ip(world.friend(), world.stranger()).udp(1, 2).payload(vec![0; 1000]);
+    for piece in frame.fragments(5, 512) {
+        assert_eq!(world.from_pod(&piece), FOREIGN);
+    }
+}
+
+fn a_pod_without_an_address_of_the_family_has_no_source(family: Family) {
+    let other = if family == Family::V4 { Family::V6 } else { Family::V4 };
+    let theirs = World::open(family);
+    let (own, peer) = (theirs.pod(), theirs.friend());
+    drop(theirs);
+    let mut world = World::open(other);
+    assert_eq!(world.from_pod(&Frame::ip(own, peer).udp(1, 2)), FOREIGN);
+    assert_eq!(world.from_pod(&Frame::ip(family.pick("0.0.0.0", "::"), peer).udp(1, 2)), FOREIGN);
+    let mut world = World::new(other);
+    assert_eq!(world.to_pod(&Frame::ip(peer, own).udp(CLIENT, SERVED)), ALLOWED);
+}
+
+fn a_pod_reaches_itself(family: Family) {
+    let mut world = World::with_profiles(family, TO_POD, FROM_POD);
+    let pod = world.pod();
+    for frame in [
+        Frame::ip(pod, pod).udp(CLIENT, SERVED),
+        Frame::ip(pod, pod).tcp(CLIENT, SERVED, flag::SYN),
+        world.echo(Frame::ip(pod, pod), false, 7),
+    ] {
+        assert_eq!(world.from_pod(&frame), PASSED);
+        assert_eq!(world.to_pod(&frame), PASSED);
+    }
+}
+
+fn nobody_else_reaches_the_pod_from_its_own_address(family: Family) {
+    let mut world = World::with_profiles(family, TO_POD, FROM_POD);
+    let pod = world.pod();
+    for frame in [
+        Frame::ip(pod, pod).udp(CLIENT, SERVED),
+        Frame::ip(pod, pod).tcp(CLIENT, SERVED, flag::SYN),
+        Frame::ip(pod, pod).tcp(CLIENT, SERVED, flag::ACK),
+    ] {
+        assert_eq!(world.to_pod(&frame), DENIED);
+    }
+}
+
+fn an_entry_of_another_pod_is_no_use(family: Family) {
+    let mut world = World::new(family);
+    world.pod_connects();
+    // Another pod of this node has the friend's connection in mind.
+    let other = Frame::ip(world.friend(), world.stranger()).tcp(ASKED, CLIENT, flag::ACK);
+    assert_eq!(world.to_pod(&other), DENIED);
+}
+
+#[test]
+fn a_pod_has_link_local_addresses_and_none_while_it_looks_for_owners() {
+    let multicast: IpAddr = "ff02::16".parse().unwrap();
+    for last in ["fe80::7", "febf::1"] {
+        let mut world = World::open(Family::V6);
+        assert_eq!(world.from_pod(&Frame::ip(last.parse().unwrap(), multicast).udp(1, 2)), PASSED);
+    }
+    let mut world = World::open(Family::V6);
+    assert_eq!(world.from_pod(&Frame::ip("fec0::1".parse().unwrap(), multicast).udp(1, 2)), FOREIGN);
+    let nobody = Ipv6Addr::UNSPECIFIED.into();
+    let report = Frame::ip(nobody, multicast).layer(Icmp { kind: 143, code: 0, rest: [0; 4] });
+    assert_eq!(world.from_pod(&report.with_hop_limit(1)), PASSED);
+    assert_eq!(world.from_pod(&Frame::ip(nobody, multicast).tcp(1, 2, flag::SYN)), FOREIGN);
+}
+
+#[test]
+fn an_unreadable_packet_with_the_address_of_another_is_foreign() {
+    let mut world = World::open(Family::V4);
+    let mut frame = Frame::ip(Ipv4Addr::new(10, 2, 0, 1).into(), world.stranger()).udp(1, 2);
+    if let millrace_lab::frame::Layer::Ipv4(ip) = frame.outermost_mut() {
+        ip.options = vec![1; 4].into();
+    }
+    assert_eq!(world.from_pod(&frame), FOREIGN);
+}
