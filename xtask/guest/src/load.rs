@@ -1,5 +1,5 @@
 //! Loads every program of an object with all features of the load-time constants. Loads the deep
-//! programs also as they are during a mode change.
+//! programs also as they are during a mode change, and those of the pod firewall.
 
 use std::fs::File;
 use std::path::Path;
@@ -15,6 +15,8 @@ use proxy_common::config::{
 };
 use proxy_common::part::PARTS;
 
+/// The object of the pod firewall, which lies beside the other one.
+const POLICY_BPF: &str = "millrace-policy-bpf";
 const LOOPBACK: &str = "lo";
 const CGROUP: &str = "/sys/fs/cgroup";
 /// The features that are off by default. The verifier walks through enabled code only.
@@ -54,6 +56,10 @@ pub fn load(object: &Path, attach: Attach) -> Result<()> {
             threads.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("a thread panicked"))?);
         results.collect::<Result<Vec<_>>>().map(|all| all.concat())
     })?);
+    let firewall = object.with_file_name(POLICY_BPF);
+    let bytes = std::fs::read(&firewall).with_context(|| format!("can't read {}", firewall.display()))?;
+    let mut firewall = EbpfLoader::new().load(&bytes).context("can't make the maps of the firewall")?;
+    refused.extend(load_all(&mut firewall, |_| true, str::to_owned));
     if !refused.is_empty() {
         bail!("the kernel refuses {}", refused.join(", "));
     }

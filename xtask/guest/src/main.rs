@@ -1,8 +1,8 @@
 //! Runs inside a test machine.
 //!
 //! - As process 1 it prepares the machine, runs the command in [`init::COMMAND`] and powers off.
-//! - As `vm-guest load OBJECT [--attach]` it loads every program of a BPF object. It prints the
-//!   verifier's instruction counts, one line `program NAME INSTRUCTIONS` each.
+//! - As `vm-guest load OBJECT [--attach]` it loads every program of a BPF object, and of that of the pod
+//!   firewall beside it. It prints the verifier's instruction counts, one line `program NAME INSTRUCTIONS` each.
 
 mod init;
 mod load;

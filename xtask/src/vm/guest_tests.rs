@@ -15,7 +15,7 @@ use super::kernel::{self, Build, Kernel};
 use super::nic::{Nic, Wire};
 use super::parallel::in_parallel;
 use super::target::Target;
-use super::{OBJECT_IN_GUEST, boot};
+use super::{OBJECT_IN_GUEST, POLICY_IN_GUEST, boot};
 use crate::test::{self, Outcome, Tally};
 use crate::workspace::Workspace;
 use crate::{command, setup};
@@ -184,6 +184,7 @@ impl Run<'_> {
         let mut environment = vec![
             ("CI", "true"),
             ("MILLRACE_BPF_OBJECT", OBJECT_IN_GUEST),
+            ("MILLRACE_POLICY_BPF_OBJECT", POLICY_IN_GUEST),
             ("MILLRACE_BIN", AGENT),
             ("MILLRACE_PATIENCE", PATIENCE),
             ("PATH", PATH),
@@ -210,7 +211,10 @@ impl Run<'_> {
             environment: &environment,
             modules: &modules,
             programs,
-            files: &[(workspace.bpf_object(), OBJECT_IN_GUEST)],
+            files: &[
+                (workspace.bpf_object(), OBJECT_IN_GUEST),
+                (workspace.policy_bpf_object(), POLICY_IN_GUEST),
+            ],
         };
         let (ran, console) = boot(workspace, &unpacked, &name, &contents, *nic, extent.bound())?;
         let tally: Tally =

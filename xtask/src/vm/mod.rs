@@ -36,6 +36,8 @@ use crate::test::{self, Outcome, Tally};
 use crate::workspace::Workspace;
 
 const OBJECT_IN_GUEST: &str = "/millrace-bpf";
+/// Beside the other one, where `vm-guest load` looks for it.
+const POLICY_IN_GUEST: &str = "/millrace-policy-bpf";
 /// Many times the duration on two idle cores, which is two minutes: machines get only what other tests leave.
 const BOUND: Duration = Duration::from_mins(40);
 
@@ -184,7 +186,10 @@ fn load_on(workspace: &Workspace, kernel: &Kernel) -> Result<Vec<Count>> {
                 environment: &[],
                 modules: &[],
                 programs: &[],
-                files: &[(workspace.bpf_object(), OBJECT_IN_GUEST)],
+                files: &[
+                    (workspace.bpf_object(), OBJECT_IN_GUEST),
+                    (workspace.policy_bpf_object(), POLICY_IN_GUEST),
+                ],
             };
             let name = format!("{}-load", kernel.name);
             let (ran, console) = boot(workspace, &unpacked, &name, &contents, None, BOUND)?;

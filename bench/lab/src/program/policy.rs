@@ -1,12 +1,16 @@
 //! The pod firewall's object on the bench: loaded without pins, filled by the test, and run on single frames.
 
 use std::net::IpAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
 
 use aya::maps::lpm_trie::Key;
 use aya::maps::{Array, HashMap, LpmTrie, MapData, MapError, PerCpuArray, PerCpuValues};
-use aya::programs::{SchedClassifier, TestRun, TestRunOptions};
+use aya::programs::{SchedClassifier, TcAttachType, TestRun, TestRunOptions};
 use aya::{Ebpf, EbpfLoader, Pod};
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 use proxy_common::policy::{
     POLICY_CONFIG_WORDS, POLICY_COUNTERS_ENTRIES, POLICY_EVENTS_ENTRIES, POLICY_FLAGS, POLICY_GENERATION,
     PolicyDirection, PolicyDrop, PolicyEvent, PolicyFlow, PolicyFlowKey, PolicyFragmentKey, PolicyPod,
@@ -15,7 +19,6 @@ use proxy_common::policy::{
 use proxy_common::verdict::Counter;
 use proxy_common::{Addr4, Addr6};
 
-use super::builder::object_path;
 use super::context::TestContext;
 use super::counters::sum;
 use super::maps::FamilyMaps;
@@ -101,54 +104,31 @@ impl PolicyBed {
     /// If the frame was changed, or not counted once.
     #[track_caller]
     pub fn send(&mut self, direction: PolicyDirection, device: u32, frame: &Frame) -> Passage {
-        self.send_bytes(direction, device, &frame.build(), None)
+        self.send_bytes(direction, device, &frame.build())
     }
 
-    /// Does the same with bytes, of which only so many are linear.
+    /// Does the same with bytes.
     ///
     /// # Panics
     /// As [`send`](Self::send).
     #[track_caller]
-    pub fn send_bytes(
-        &mut self,
-        direction: PolicyDirection,
-        device: u32,
-        frame: &[u8],
-        linear: Option<usize>,
-    ) -> Passage {
+    pub fn send_bytes(&mut self, direction: PolicyDirection, device: u32, frame: &[u8]) -> Passage {
         let before = self.counters();
-        let (action, left) = self.run(direction, device, frame, linear);
+        let (action, left) = self.run(direction, device, frame);
         show_if_verbose(&format!("{} returns {action}", program(direction)), frame);
         assert_eq!(left, frame, "the firewall changed a frame");
-        let after = self.counters();
-        let counted: Vec<u32> = (0..POLICY_COUNTERS_ENTRIES)
-            .filter(|index| after[*index as usize] != before[*index as usize])
-            .collect();
-        let drops = || PolicyDrop::ALL.into_iter().find(|drop| counted == [drop.counter(direction)]);
-        match (action, counted.as_slice()) {
-            (TC_ACT_UNSPEC, []) => Passage::Passed,
-            (TC_ACT_UNSPEC, [index]) if *index == allowed_counter(direction) => Passage::Allowed,
-            (TC_ACT_SHOT, [_]) => Passage::Dropped(drops().expect("a counter of a reason")),
-            _ => panic!("action {action}, and the counters {counted:?} changed"),
-        }
+        let passage = self.passage(direction, &before);
+        let expected = if matches!(passage, Passage::Dropped(_)) { TC_ACT_SHOT } else { TC_ACT_UNSPEC };
+        assert_eq!(action, expected, "{passage:?}");
+        passage
     }
 
     /// Runs a program on a frame, and returns its action and the frame behind.
     #[track_caller]
-    fn run(
-        &mut self,
-        direction: PolicyDirection,
-        device: u32,
-        frame: &[u8],
-        linear: Option<usize>,
-    ) -> (i32, Vec<u8>) {
+    fn run(&mut self, direction: PolicyDirection, device: u32, frame: &[u8]) -> (i32, Vec<u8>) {
         let mut output = vec![0; frame.len() + 256];
-        let mut context =
+        let context =
             TestContext::new(Hook::TcIngress, Ingress { device, ..Ingress::default() }, frame.len());
-        if let Some(linear) = linear {
-            let end = u32::try_from(linear).expect("a length").to_ne_bytes();
-            context.bytes_mut()[SK_BUFF_DATA_END..SK_BUFF_DATA_END + 4].copy_from_slice(&end);
-        }
         let options = TestRunOptions {
             data_in: Some(frame),
             data_out: Some(&mut output),
@@ -161,6 +141,49 @@ impl PolicyBed {
         let result = program.test_run(options).unwrap_or_else(|error| panic!("{name}: {error:?}"));
         output.truncate(result.data_size_out as usize);
         (result.return_value.cast_signed(), output)
+    }
+
+    /// Sends a frame to a pod through a device of the thread's network namespace, with only so many linear bytes.
+    ///
+    /// A test run makes linear frames only. The kernel makes such a one of more than a page alone.
+    ///
+    /// # Panics
+    /// If the program can't be attached, or the frame not sent.
+    #[track_caller]
+    pub fn send_paged(&mut self, device: &str, frame: &[u8], linear: usize) -> Passage {
+        let direction = PolicyDirection::Ingress;
+        let before = self.counters();
+        let program = self.ebpf_mut().program_mut(program(direction)).expect("a program");
+        let program = <&mut SchedClassifier>::try_from(program).expect("a classifier");
+        let link = program.attach(device, TcAttachType::Egress).expect(device);
+        let socket = paged_socket();
+        // struct virtio_net_hdr: the third field is the length of the headers.
+        let mut bytes = vec![0; VIRTIO_HEADER];
+        let length = u16::try_from(linear).expect("a length").to_ne_bytes();
+        bytes[2..4].copy_from_slice(&length);
+        bytes.extend(frame);
+        let index = nix::net::if_::if_nametoindex(device).expect(device);
+        send_by(&socket, index, &bytes);
+        program.detach(link).expect(device);
+        self.passage(direction, &before)
+    }
+
+    /// Returns what became of a packet, by the counters before it.
+    #[track_caller]
+    fn passage(&self, direction: PolicyDirection, before: &[Counter]) -> Passage {
+        let after = self.counters();
+        let counted: Vec<u32> = (0..POLICY_COUNTERS_ENTRIES)
+            .filter(|index| after[*index as usize] != before[*index as usize])
+            .collect();
+        match counted.as_slice() {
+            [] => Passage::Passed,
+            [index] if *index == allowed_counter(direction) => Passage::Allowed,
+            [index] => {
+                let reason = PolicyDrop::ALL.into_iter().find(|drop| drop.counter(direction) == *index);
+                Passage::Dropped(reason.expect("a counter of a reason"))
+            }
+            _ => panic!("the counters {counted:?} changed"),
+        }
     }
 
     /// Returns the entries of all connections.
@@ -296,8 +319,41 @@ impl Drop for PolicyBed {
 
 const TC_ACT_UNSPEC: i32 = -1;
 const TC_ACT_SHOT: i32 = 2;
-/// Offset of `data_end` in the kernel's `struct __sk_buff`.
-const SK_BUFF_DATA_END: usize = 80;
+/// Size of the kernel's `struct virtio_net_hdr`.
+const VIRTIO_HEADER: usize = 10;
+
+/// Returns a packet socket that takes the length of the linear part in front of each frame.
+fn paged_socket() -> OwnedFd {
+    let socket = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None::<SockProtocol>)
+        .expect("a packet socket");
+    let (on, size) = (1_i32, size_of::<i32>() as libc::socklen_t);
+    // SAFETY: the option lives until the call returns, and `size` is its size.
+    let result = unsafe {
+        let option = (&raw const on).cast();
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_PACKET, libc::PACKET_VNET_HDR, option, size)
+    };
+    Errno::result(result).expect("PACKET_VNET_HDR");
+    socket
+}
+
+/// Sends bytes by a device. The kernel may say that they were dropped.
+fn send_by(socket: &OwnedFd, device: u32, bytes: &[u8]) {
+    // SAFETY: an all-zero sockaddr_ll is valid: integers and an array only.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = u16::from_be_bytes([bytes[VIRTIO_HEADER + 12], bytes[VIRTIO_HEADER + 13]]).to_be();
+    address.sll_ifindex = device.cast_signed();
+    let size = size_of_val(&address) as libc::socklen_t;
+    // SAFETY: the bytes and the address live until the call returns, with these sizes.
+    let result = unsafe {
+        let to = (&raw const address).cast();
+        libc::sendto(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0, to, size)
+    };
+    match Errno::result(result) {
+        Ok(_) | Err(Errno::ENOBUFS) => {}
+        Err(error) => panic!("{} bytes: {error}", bytes.len()),
+    }
+}
 
 const fn program(direction: PolicyDirection) -> &'static str {
     match direction {
@@ -311,12 +367,20 @@ const fn rule(profile: u32, class: u32, protocol: u8, port: u16) -> PolicyRule {
     PolicyRule { profile: profile.to_be(), class: class.to_be(), protocol, reserved: 0, port: port.to_be() }
 }
 
+/// Returns the path of the object: `MILLRACE_POLICY_BPF_OBJECT`, else the output of `cargo xtask build`.
+fn policy_object_path() -> PathBuf {
+    std::env::var_os("MILLRACE_POLICY_BPF_OBJECT").map_or_else(
+        || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/bpf/millrace-policy-bpf")),
+        PathBuf::from,
+    )
+}
+
 fn pool() -> MutexGuard<'static, Vec<Ebpf>> {
     POOL.lock().expect("a pool that is only pushed to and popped from")
 }
 
 fn load() -> Ebpf {
-    let path = object_path().with_file_name("millrace-policy-bpf");
+    let path = policy_object_path();
     let object = std::fs::read(&path)
         .unwrap_or_else(|error| panic!("{}: {error}; `cargo xtask build` makes it", path.display()));
     let mut loader = EbpfLoader::new();

@@ -6,6 +6,7 @@ use proxy_common::policy::{NOT_ISOLATED, POLICY_STRICT, PolicyDirection, PolicyD
 
 use super::{ALLOWED, ASKED, CLIENT, CLOSED, DENIED, FRIENDS, FROM_POD, PASSED, SERVED, TO_POD, World};
 use crate::case::{Family, each_family};
+use crate::network::{connect_to_nodes, in_an_empty_namespace};
 
 each_family! {
     a_friend_reaches_the_served_port_and_is_answered
@@ -283,11 +284,15 @@ fn a_drop_is_recorded(family: Family) {
 fn packets_that_are_not_linear_are_read(family: Family) {
     let mut world = World::new(family);
     let header = if family == Family::V4 { 34 } else { 54 };
-    for (port, passage) in [(SERVED, ALLOWED), (CLOSED, DENIED)] {
-        let frame = world.incoming(world.friend()).tcp(CLIENT, port, flag::SYN).payload(vec![0; 3000]);
-        for linear in [14, header - 2, header, header + 3, header + 12] {
-            let seen = world.bed.send_bytes(PolicyDirection::Ingress, DEVICE, &frame.build(), Some(linear));
-            assert_eq!(seen, passage, "{linear} bytes are linear");
+    in_an_empty_namespace(|| {
+        // The loopback device has the number of the pod's device.
+        connect_to_nodes(family.node(1));
+        for (port, passage) in [(SERVED, ALLOWED), (CLOSED, DENIED)] {
+            let frame = world.incoming(world.friend()).tcp(CLIENT, port, flag::SYN).payload(vec![0; 6000]);
+            for linear in [14, header - 2, header, header + 3, header + 12] {
+                let seen = world.bed.send_paged("lo", &frame.build(), linear);
+                assert_eq!(seen, passage, "{linear} bytes are linear");
+            }
         }
-    }
+    });
 }

@@ -47,7 +47,7 @@ fn send_both(world: &mut World, change: impl Fn(&mut Vec<u8>)) -> [super::Passag
         |(direction, frame)| {
             let mut bytes = frame.build().to_vec();
             change(&mut bytes);
-            world.bed.send_bytes(direction, DEVICE, &bytes, None)
+            world.bed.send_bytes(direction, DEVICE, &bytes)
         },
     )
 }
@@ -184,5 +184,5 @@ fn a_header_that_ends_behind_the_packet_is_unreadable() {
     let mut bytes = behind(&world, &[Extension::destination_options(1)], SERVED).build().to_vec();
     // The length of the options.
     bytes[55] = 100;
-    assert_eq!(world.bed.send_bytes(PolicyDirection::Ingress, DEVICE, &bytes, None), UNREADABLE);
+    assert_eq!(world.bed.send_bytes(PolicyDirection::Ingress, DEVICE, &bytes), UNREADABLE);
 }
