@@ -8,11 +8,10 @@ use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use serde_norway::Value;
 
 use super::depth;
-use super::kinds::Manifests;
+use super::kinds::{Broken, Manifests};
 use crate::model::Severity;
 use crate::source::feed::Fault;
 
@@ -96,29 +95,6 @@ pub(super) fn documents(file: &Path, text: &[u8]) -> Result<Vec<Value>, String> 
 struct Reader<'a, F: Manifests> {
     file: &'a Arc<Path>,
     manifest: Manifest<F>,
-}
-
-/// The fault of an object with a name.
-#[derive(Debug)]
-pub struct Broken<O> {
-    /// Path of the unreadable field.
-    pub field: String,
-    /// The fault.
-    pub message: String,
-    /// What takes the object's place if it was never readable.
-    pub stand_in: Option<O>,
-}
-
-/// Parses an object.
-pub(super) fn read_object<T: DeserializeOwned, O>(
-    value: Value,
-    wrap: impl Fn(T) -> O,
-) -> Result<O, Broken<O>> {
-    let broken = |error: serde_path_to_error::Error<serde_norway::Error>| {
-        let field = error.path().to_string();
-        Broken { field, message: error.into_inner().to_string(), stand_in: None }
-    };
-    serde_path_to_error::deserialize::<_, T>(value).map(wrap).map_err(broken)
 }
 
 /// The type in a typed list such as `ServiceList`, which its items don't repeat.

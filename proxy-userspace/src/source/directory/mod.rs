@@ -11,6 +11,7 @@ mod depth;
 mod folder;
 mod kinds;
 mod manifest;
+mod objects;
 mod policies;
 mod tree;
 

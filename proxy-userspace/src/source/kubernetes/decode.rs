@@ -15,41 +15,10 @@ use serde::de::DeserializeOwned;
 
 use super::NodeParts;
 use super::metadata::{Annotations, Labels};
-use super::resource::Resources;
+use super::resource::{Decoded, Identity, Resources, Undecodable};
 use crate::model::{AUTOSCALER_TAINT, READY};
-use crate::source::feed::{Feed, Services};
+use crate::source::feed::Services;
 use crate::source::{Kind, Object};
-
-/// A parsed object.
-#[derive(Debug)]
-pub(super) struct Decoded<F: Feed> {
-    pub identity: Identity<F::Key>,
-    pub object: F::Object,
-}
-
-/// The identity of an object and of its version.
-#[derive(Clone, Debug)]
-pub(super) struct Identity<K> {
-    pub key: K,
-    /// A different uid means that the object was deleted, and created again under the same name.
-    pub uid: String,
-    /// The version that a watch continues from.
-    pub resource_version: String,
-    /// An equal value means that no part that the agent reads has changed.
-    pub version: u64,
-}
-
-/// An unreadable object.
-#[derive(Debug)]
-pub(super) struct Undecodable<F: Feed> {
-    /// `None` if even its name is unreadable.
-    pub identity: Option<Identity<F::Key>>,
-    /// Path of the unreadable field.
-    pub field: String,
-    pub message: String,
-    /// What takes its place if it was never readable.
-    pub stand_in: Option<F::Object>,
-}
 
 /// Parses one object. A Node is reduced to `nodes`.
 pub(super) fn decode_service_kind(

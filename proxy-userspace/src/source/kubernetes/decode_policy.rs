@@ -9,7 +9,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::decode::{Decoded, Undecodable, WireMeta, hash, read};
+use super::decode::{WireMeta, hash, read};
+use super::resource::{Decoded, Undecodable};
 use crate::policy::{Kind, Object};
 use crate::source::feed::Feed;
 use crate::source::pods::{WirePodSpec, WirePodStatus, keep, pod};

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep_until};
 use tracing::debug;
 
 use super::Timing;
-use super::decode::{Undecodable, identify};
+use super::decode::identify;
 use super::doubts::{Doubts, is_older};
 use super::failure::Failure;
 use super::known::{Known, Sent};
@@ -20,7 +20,7 @@ use super::pause::Pause;
 use super::progress::Progress;
 use super::query::{HttpRequest, Query};
 use super::report::Reports;
-use super::resource::Resources;
+use super::resource::{Resources, Undecodable};
 use super::wire::{Bookmark, Event, EventType, Page, parse};
 use crate::source::Severity;
 use crate::source::feed::Fault;

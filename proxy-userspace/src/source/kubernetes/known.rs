@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 
-use super::decode::Identity;
+use super::resource::Identity;
 use crate::source::feed::Feed;
 
 /// The objects that were sent. Uids are kept as hashes: with 100,000 objects each byte counts

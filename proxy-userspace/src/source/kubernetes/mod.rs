@@ -19,6 +19,7 @@ mod decode_policy;
 mod doubts;
 mod failure;
 mod follow;
+mod kinds;
 mod known;
 mod link;
 mod metadata;
