@@ -26,10 +26,11 @@ pub fn check<F: Family>(
     if is_link_local(source) || is_nameless { Ok(()) } else { Err(PolicyDrop::ForeignSource) }
 }
 
-/// Whether a packet goes from a known pod to itself.
+/// Whether a packet goes from a known pod to itself. A link-local address need not be the pod's own.
 #[inline(always)]
 pub fn is_to_itself<F: Family>(packet: &Packet<F::Address>, pod: &PolicyPod) -> bool {
-    packet.key.peer.difference(&F::address_of(pod)) == 0
+    let own = F::address_of(pod);
+    is_set(&own) && packet.key.pod.difference(&own) == 0 && packet.key.peer.difference(&own) == 0
 }
 
 /// Whether a message may name this address as the pod's.

@@ -113,7 +113,11 @@ fn a_packet_in_the_midst_of_a_connection_needs_no_entry(family: Family) {
     let mut world = World::new(family);
     assert_eq!(world.to_pod(&world.call(friend, flag::ACK).reply()), ALLOWED);
     assert_eq!(world.from_pod(&world.call(friend, flag::ACK)), PASSED);
-    // The entry knows who has opened: the server is not allowed to.
+    // The entry knows who has opened.
+    world.bed.forget_rules();
+    world.bed.allow(FROM_POD, FRIENDS, Some(protocol::TCP), Some(ASKED));
+    world.bed.set_generation(2);
+    assert_eq!(world.to_pod(&world.call(friend, flag::ACK).reply()), PASSED);
     assert_eq!(world.to_pod(&world.call(friend, flag::SYN).reply()), DENIED);
 }
 

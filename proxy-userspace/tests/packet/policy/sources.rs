@@ -61,6 +61,17 @@ fn a_pod_reaches_itself(family: Family) {
     }
 }
 
+#[test]
+fn a_link_local_address_of_another_is_not_the_pod_itself() {
+    let mut world = World::with_profiles(Family::V6, TO_POD, FROM_POD);
+    let other: IpAddr = "fe80::99".parse().unwrap();
+    assert_eq!(world.from_pod(&Frame::ip(other, other).udp(CLIENT, SERVED)), DENIED);
+    // A pod without an address has none that is its own.
+    let mut world = World::with_profiles(Family::V4, TO_POD, FROM_POD);
+    let none = Ipv6Addr::UNSPECIFIED.into();
+    assert_eq!(world.from_pod(&Frame::ip(other, none).udp(CLIENT, SERVED)), DENIED);
+}
+
 fn nobody_else_reaches_the_pod_from_its_own_address(family: Family) {
     let mut world = World::with_profiles(family, TO_POD, FROM_POD);
     let pod = world.pod();
