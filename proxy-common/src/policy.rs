@@ -18,16 +18,16 @@ pub const POLICY_PODS_ENTRIES: u32 = 1 << 12;
 pub const POLICY_CONFIG_WORDS: u32 = 4;
 /// Word of POLICY_CONFIG: the number of the present tables. A connection that was judged by others is judged again.
 pub const POLICY_GENERATION: u32 = 0;
-/// Word of POLICY_CONFIG: a set of [`POLICY_OPEN_UNKNOWN`] and [`POLICY_STRICT`].
+/// Word of POLICY_CONFIG: [`POLICY_OPEN_UNKNOWN`] or nothing.
 pub const POLICY_FLAGS: u32 = 1;
+/// Word of POLICY_CONFIG: the last [`PolicyPod::epoch`] that was given, for the agent alone.
+pub const POLICY_LAST_EPOCH: u32 = 2;
 /// Flag: the cluster has no policy, so a device whose pod is not known yet is open.
 pub const POLICY_OPEN_UNKNOWN: u32 = 1 << 0;
-/// Flag: a TCP or SCTP packet in the midst of a connection without an entry is judged in its own direction only.
-///
-/// Without it such a packet may also be a reply, so that neither the first policy nor a lost table cuts
-/// connections. But a pod that may open no connections can then send packets that look like replies to any
-/// address whose connections to the pod were allowed.
-pub const POLICY_STRICT: u32 = 1 << 1;
+
+/// Seconds after the isolation of a pod for which a TCP or SCTP packet in the midst of a connection without an entry may
+/// also be a reply: [`PolicyPod::lenient_until`].
+pub const LENIENT_SECONDS: u32 = 60;
 
 /// A profile that is not isolated in this direction.
 pub const NOT_ISOLATED: u32 = 0;
@@ -73,6 +73,13 @@ shared! {
         pub egress: u32,
         /// A number that no other pod of this node has had. 0 stands for pods that are not known.
         pub epoch: u32,
+        /// The monotonic second until which a TCP or SCTP packet in the midst of a connection without an entry may also
+        /// be a reply; 0 = never.
+        ///
+        /// So the first policy cuts no connection that it allows: each of them gets an entry by its next packet. Later, a
+        /// pod that may open no connections could send packets that look like replies to any address whose connections
+        /// to the pod were allowed.
+        pub lenient_until: u32,
     }
 
     /// Key of POLICY_RULES, a longest-prefix-match trie; the value is 1. The agent writes it.

@@ -2,7 +2,7 @@
 
 use aya_ebpf::bindings::BPF_ANY;
 use proxy_common::policy::{
-    DATAGRAM_SECONDS, ECHO_SECONDS, OPENED_BY_PEER, OPENED_BY_POD, POLICY_STRICT, PolicyDrop, PolicyFlow,
+    DATAGRAM_SECONDS, ECHO_SECONDS, OPENED_BY_PEER, OPENED_BY_POD, PolicyDrop, PolicyFlow,
 };
 
 use crate::family::{Family, KeyOf};
@@ -100,8 +100,8 @@ fn judge_new<F: Family, const FROM_POD: bool>(key: &KeyOf<F>, scene: &Scene, rol
     let port = if is_alone { 0 } else { destination_port(key, own) };
     let mut opened = own;
     let mut is_allowed = allows::<F>(key, scene, opened, port);
-    // Neither a lost entry nor the first policy cuts connections.
-    if !is_allowed && role == Role::Connected && scene.flags & POLICY_STRICT == 0 {
+    // The first policy cuts no connection that it allows.
+    if !is_allowed && role == Role::Connected && scene.is_lenient {
         opened = other;
         is_allowed = allows::<F>(key, scene, opened, destination_port(key, opened));
     }

@@ -25,8 +25,8 @@ pub struct Scene {
     pub epoch: u32,
     /// Number of the tables. It is read before them: a judgement by older tables than it says would stay.
     pub generation: u32,
-    /// Words of flags: `POLICY_FLAGS`.
-    pub flags: u32,
+    /// Whether a packet without an entry may be a reply.
+    pub is_lenient: bool,
     /// The monotonic second.
     pub now: u32,
 }
@@ -48,7 +48,12 @@ impl Scene {
         if pod.is_none() && flags & POLICY_OPEN_UNKNOWN != 0 {
             return None;
         }
-        Some(Self { pod, ingress, egress, epoch, generation, flags, now: clock::now() })
+        let now = clock::now();
+        // The sign of the difference: the clock's low bits go round.
+        let is_lenient = pod.is_some_and(|pod| {
+            pod.lenient_until != 0 && now.wrapping_sub(pod.lenient_until).cast_signed() < 0
+        });
+        Some(Self { pod, ingress, egress, epoch, generation, is_lenient, now })
     }
 
     /// Whether a policy isolates the pod in a direction.

@@ -64,7 +64,7 @@ impl PolicyBed {
         self.configure(POLICY_GENERATION, generation);
     }
 
-    /// Sets the flags: a set of `POLICY_OPEN_UNKNOWN` and `POLICY_STRICT`.
+    /// Sets the flags: `POLICY_OPEN_UNKNOWN` or nothing.
     pub fn set_flags(&mut self, flags: u32) {
         self.configure(POLICY_FLAGS, flags);
     }

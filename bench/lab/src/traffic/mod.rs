@@ -136,6 +136,12 @@ impl Unanswered {
             Some(Err(error)) => error.is::<Elapsed>(),
         }
     }
+
+    /// Returns whether the request was answered; `None` before its end. The end is told once.
+    #[must_use]
+    pub fn is_answered(&self) -> Option<bool> {
+        self.task.outcome_so_far().map(|outcome| outcome.is_ok())
+    }
 }
 
 /// Sends a request from a new socket in `namespace` and does not wait for an answer.

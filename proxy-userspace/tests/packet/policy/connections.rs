@@ -2,9 +2,9 @@
 
 use millrace_lab::frame::{chunk, flag, protocol};
 use millrace_lab::program::DEVICE;
-use proxy_common::policy::{NOT_ISOLATED, POLICY_STRICT, PolicyDirection, PolicyDrop};
+use proxy_common::policy::{NOT_ISOLATED, PolicyDirection, PolicyDrop};
 
-use super::{ALLOWED, ASKED, CLIENT, CLOSED, DENIED, FRIENDS, FROM_POD, PASSED, SERVED, TO_POD, World};
+use super::{ALLOWED, ASKED, CLIENT, CLOSED, DENIED, FRIENDS, FROM_POD, PASSED, SERVED, TO_POD, World, now};
 use crate::case::{Family, each_family};
 use crate::network::{connect_to_nodes, in_an_empty_namespace};
 
@@ -15,9 +15,9 @@ each_family! {
     an_isolated_direction_leaves_the_other_one_open
     a_syn_is_judged_whatever_is_known_of_its_ports
     a_denied_syn_leaves_the_entry_of_an_allowed_connection
-    a_packet_in_the_midst_of_a_connection_needs_no_entry
-    a_packet_in_the_midst_of_a_connection_is_no_reply_if_both_directions_deny
-    strict_pods_send_no_replies_to_what_they_were_not_asked
+    just_after_the_isolation_a_packet_in_the_midst_of_a_connection_needs_no_entry
+    just_after_the_isolation_a_packet_is_no_reply_if_both_directions_deny
+    later_a_pod_sends_no_replies_to_what_it_was_not_asked
     new_tables_judge_a_connection_again
     a_denied_connection_stays_denied_in_both_directions
     a_denied_connection_is_allowed_again_by_later_tables
@@ -101,16 +101,16 @@ fn a_denied_syn_leaves_the_entry_of_an_allowed_connection(family: Family) {
     assert_eq!(world.to_pod(&ack.reply()), PASSED);
 }
 
-fn a_packet_in_the_midst_of_a_connection_needs_no_entry(family: Family) {
+fn just_after_the_isolation_a_packet_in_the_midst_of_a_connection_needs_no_entry(family: Family) {
     let friend = World::new(family).friend();
     // Both ends of both connections, each as the first packet.
-    let mut world = World::new(family);
+    let mut world = World::lenient(family);
     assert_eq!(world.to_pod(&world.request(friend, flag::ACK)), ALLOWED);
     assert_eq!(world.from_pod(&world.request(friend, flag::ACK).reply()), PASSED);
-    let mut world = World::new(family);
+    let mut world = World::lenient(family);
     assert_eq!(world.from_pod(&world.request(friend, flag::ACK).reply()), ALLOWED);
     assert_eq!(world.to_pod(&world.request(friend, flag::ACK)), PASSED);
-    let mut world = World::new(family);
+    let mut world = World::lenient(family);
     assert_eq!(world.to_pod(&world.call(friend, flag::ACK).reply()), ALLOWED);
     assert_eq!(world.from_pod(&world.call(friend, flag::ACK)), PASSED);
     // The entry knows who has opened.
@@ -121,8 +121,8 @@ fn a_packet_in_the_midst_of_a_connection_needs_no_entry(family: Family) {
     assert_eq!(world.to_pod(&world.call(friend, flag::SYN).reply()), DENIED);
 }
 
-fn a_packet_in_the_midst_of_a_connection_is_no_reply_if_both_directions_deny(family: Family) {
-    let mut world = World::new(family);
+fn just_after_the_isolation_a_packet_is_no_reply_if_both_directions_deny(family: Family) {
+    let mut world = World::lenient(family);
     let stranger = world.stranger();
     for flags in [flag::ACK, flag::RST, flag::FIN | flag::ACK, flag::SYN | flag::ACK, 0] {
         assert_eq!(world.to_pod(&world.request(stranger, flags)), DENIED);
@@ -132,15 +132,18 @@ fn a_packet_in_the_midst_of_a_connection_is_no_reply_if_both_directions_deny(fam
     assert_eq!(world.flows(), 0);
 }
 
-fn strict_pods_send_no_replies_to_what_they_were_not_asked(family: Family) {
+fn later_a_pod_sends_no_replies_to_what_it_was_not_asked(family: Family) {
     let mut world = World::with_profiles(family, NOT_ISOLATED, FROM_POD);
-    let stranger = world.stranger();
-    assert_eq!(world.from_pod(&world.request(stranger, flag::ACK).reply()), ALLOWED);
-    let mut world = World::with_profiles(family, NOT_ISOLATED, FROM_POD);
-    world.bed.set_flags(POLICY_STRICT);
-    let request = world.request(stranger, flag::ACK);
+    let request = world.request(world.stranger(), flag::ACK);
+    for lenient_until in [0, now(), now().wrapping_sub(1 << 20)] {
+        world.set_pod_until(1, NOT_ISOLATED, FROM_POD, lenient_until);
+        assert_eq!(world.from_pod(&request.clone().reply()), DENIED);
+    }
+    world.set_pod_until(1, NOT_ISOLATED, FROM_POD, now() + 30);
+    assert_eq!(world.from_pod(&request.clone().reply()), ALLOWED);
+    // Another pod, and the client's next packet enters the connection.
+    world.set_pod_until(2, NOT_ISOLATED, FROM_POD, 0);
     assert_eq!(world.from_pod(&request.clone().reply()), DENIED);
-    // The client's next packet enters the connection again.
     assert_eq!(world.to_pod(&request), ALLOWED);
     assert_eq!(world.from_pod(&request.reply()), PASSED);
 }
@@ -250,7 +253,7 @@ fn an_sctp_association_is_opened_by_init(family: Family) {
     assert_eq!(world.to_pod(&init), ALLOWED);
     assert_eq!(world.from_pod(&init.clone().reply().with_chunk(chunk::INIT_ACK)), PASSED);
     assert_eq!(world.from_pod(&init.reply()), DENIED);
-    let mut world = World::new(family);
+    let mut world = World::lenient(family);
     assert_eq!(world.from_pod(&world.incoming(friend).sctp(CLIENT, SERVED, chunk::DATA).reply()), ALLOWED);
 }
 

@@ -12,7 +12,7 @@ mod unknown;
 use std::net::{IpAddr, SocketAddr};
 
 use millrace_lab::frame::{Frame, Icmp, Layer, flag, protocol};
-use millrace_lab::program::{DEVICE, Passage, PolicyBed};
+use millrace_lab::program::{DEVICE, Passage, PolicyBed, monotonic_seconds};
 use proxy_common::policy::{NOT_ISOLATED, PEER_OWN_NODE, PolicyDirection, PolicyDrop, PolicyPod};
 use proxy_common::{Addr4, Addr6};
 
@@ -45,6 +45,11 @@ const UNKNOWN: Passage = Passage::Dropped(PolicyDrop::UnknownPod);
 const FOREIGN: Passage = Passage::Dropped(PolicyDrop::ForeignSource);
 const UNREADABLE: Passage = Passage::Dropped(PolicyDrop::Unreadable);
 
+/// Returns the second of the programs' clock.
+fn now() -> u32 {
+    u32::try_from(monotonic_seconds()).unwrap()
+}
+
 /// A node with one pod.
 struct World {
     bed: PolicyBed,
@@ -62,6 +67,13 @@ impl World {
             world.bed.allow(TO_POD, FRIENDS, Some(number), Some(SERVED));
             world.bed.allow(FROM_POD, FRIENDS, Some(number), Some(ASKED));
         }
+        world
+    }
+
+    /// Returns the same just after the pod was isolated.
+    fn lenient(family: Family) -> Self {
+        let mut world = Self::new(family);
+        world.set_pod_until(1, TO_POD, FROM_POD, now() + 30);
         world
     }
 
@@ -91,7 +103,12 @@ impl World {
     }
 
     fn set_pod(&mut self, epoch: u32, ingress: u32, egress: u32) {
-        let mut pod = PolicyPod { ingress, egress, epoch, ..PolicyPod::default() };
+        self.set_pod_until(epoch, ingress, egress, 0);
+    }
+
+    /// Gives the pod a time until which packets without an entry may be replies.
+    fn set_pod_until(&mut self, epoch: u32, ingress: u32, egress: u32, lenient_until: u32) {
+        let mut pod = PolicyPod { ingress, egress, epoch, lenient_until, ..PolicyPod::default() };
         match self.pod() {
             IpAddr::V4(address) => pod.address4 = Addr4::from(address).0,
             IpAddr::V6(address) => pod.address6 = Addr6::from(address).0,

@@ -3,7 +3,6 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use millrace_lab::frame::{Frame, Icmp, flag};
-use proxy_common::policy::POLICY_STRICT;
 
 use super::{ASKED, CLIENT, DENIED, FOREIGN, FROM_POD, NOT_ISOLATED, PASSED, SERVED, TO_POD, World};
 use crate::case::{Family, each_family};
@@ -86,7 +85,6 @@ fn nobody_else_reaches_the_pod_from_its_own_address(family: Family) {
 
 fn an_entry_of_another_pod_is_no_use(family: Family) {
     let mut world = World::new(family);
-    world.bed.set_flags(POLICY_STRICT);
     world.pod_connects();
     // Another address of the device, as one that the pod had before.
     let other = Frame::ip(world.friend(), world.stranger()).tcp(ASKED, CLIENT, flag::ACK);
