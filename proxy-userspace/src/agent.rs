@@ -1,5 +1,6 @@
 //! The daemon: source, model, data plane and node monitor wired together.
 
+mod firewall;
 mod init;
 mod inspect;
 
@@ -22,12 +23,13 @@ use crate::dataplane::growing::Growing;
 use crate::dataplane::{Dataplane, Mode, change, ipvs};
 use crate::events;
 use crate::faces::{HttpServers, ServedState};
+use crate::firewall::FirewallError;
 use crate::model::{Desired, Model};
 use crate::node::{self, NodeError, NodeSettings, PodRoutes};
 use crate::reconcile::{self, Channels, Intervals, Observer, Reconciler};
 use crate::routes::{RouteObserver, keep_routes};
 use crate::source::kubernetes::{KubernetesSettings, NodeParts};
-use crate::source::{self, Batch, SourceError};
+use crate::source::{self, Batch, PolicyBatch, SourceError};
 
 /// Batches that may wait during a sync.
 ///
@@ -78,6 +80,9 @@ pub enum AgentError {
     /// The node's network can't be followed.
     #[error(transparent)]
     Node(#[from] NodeError),
+    /// The pod firewall can't work.
+    #[error(transparent)]
+    Firewall(#[from] FirewallError),
     /// Signals can't be received.
     #[error("signal handler: {0}")]
     Signal(io::Error),
@@ -146,7 +151,11 @@ pub async fn run(settings: Settings) -> Result<(), AgentError> {
     let (routes, wanted) = watch::channel(None);
     observers.push(Box::new(RouteObserver::new(settings.routes.clone(), routes)));
     let mut keeper = tokio::spawn(keep_routes(wanted));
-    let mut source = start_source(&settings, &served, event_sender, others, &mut observers).await?;
+    let (policy_sender, policies) = firewall::channel(&settings);
+    let outputs = Outputs { batches: event_sender, policies: policy_sender };
+    let mut source = start_source(&settings, &served, outputs, others, &mut observers).await?;
+    let (statuses, has_topology) = (served.firewall(), topology.clone());
+    let mut firewall = firewall::start(&settings, policies, has_topology, stopped.clone(), statuses);
     // An agent with a wrong --kubeconfig or --source ends above, and has changed no setting of the host.
     if settings.proxy_mode != ProxyMode::None {
         tokio::spawn(node::set_up_conntrack(settings.conntrack));
@@ -173,6 +182,7 @@ pub async fn run(settings: Settings) -> Result<(), AgentError> {
         error = failure_of(&mut source, "source") => Err(error),
         error = failure_of(&mut node, "node") => Err(error),
         error = failure_of(&mut reconcile, "reconcile") => Err(error),
+        error = failure_of(&mut firewall, "firewall") => Err(error),
         error = panic_of(&mut announcer, "announce") => Err(error),
         error = panic_of(&mut keeper, "routes") => Err(error),
     };
@@ -184,29 +194,52 @@ pub async fn run(settings: Settings) -> Result<(), AgentError> {
     if !reconcile.is_finished() {
         let _ = reconcile.await;
     }
+    if !firewall.is_finished() {
+        let _ = firewall.await;
+    }
     servers.stop().await;
     result
+}
+
+/// Where a source sends what it reads.
+struct Outputs {
+    batches: mpsc::Sender<Batch>,
+    policies: Option<mpsc::Sender<PolicyBatch>>,
 }
 
 /// Starts the source. An API server also gets Events about problems.
 async fn start_source(
     settings: &Settings,
     served: &ServedState,
-    batches: mpsc::Sender<Batch>,
+    outputs: Outputs,
     others: events::Others,
     observers: &mut Observers,
 ) -> Result<JoinHandle<Result<(), SourceError>>, AgentError> {
     match settings.source.clone() {
         Source::Directory(path) => {
-            let directory = source::directory::open(path)?;
-            Ok(tokio::spawn(source::directory::watch(directory, batches)))
+            let policies = match outputs.policies {
+                Some(policies) => {
+                    let directory = source::directory::open(path.clone())?;
+                    Some(source::directory::watch_policies(directory, policies))
+                }
+                None => None,
+            };
+            let mut directory = source::directory::open(path)?;
+            if policies.is_some() {
+                directory = directory.beside_policies();
+            }
+            Ok(firewall::watch_both(source::directory::watch(directory, outputs.batches), policies))
         }
         Source::Kubernetes { kubeconfig } => {
             let connection = source::kubernetes::connect(kubeconfig.as_deref(), served.signs()).await?;
             let node = &settings.model.node_name;
             observers.push(events::start(connection.client.clone(), node, others));
             let wanted = kubernetes_settings(settings);
-            Ok(tokio::spawn(source::kubernetes::watch(connection, wanted, batches)))
+            let policies = outputs
+                .policies
+                .map(|policies| source::kubernetes::watch_policies(connection.clone(), policies));
+            let services = source::kubernetes::watch(connection, wanted, outputs.batches);
+            Ok(firewall::watch_both(services, policies))
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::announce::Figures;
 use crate::check::{self, Checked, Outcome};
 use crate::config::{ProxyMode, Settings};
 use crate::dataplane::Mode;
+use crate::firewall::Statuses;
 use crate::health::{self, Failure, Health, HealthObserver, SystemClock, Targets};
 use crate::http::serve_at;
 use crate::metrics::{self, Metrics, MetricsObserver, Pages};
@@ -101,6 +102,12 @@ impl ServedState {
     #[must_use]
     pub fn announced(&self) -> Figures {
         self.metrics.announced.clone()
+    }
+
+    /// Returns where the pod firewall publishes its state.
+    #[must_use]
+    pub fn firewall(&self) -> Statuses {
+        self.metrics.firewall.clone()
     }
 
     /// Returns the observers for a task that has not begun.

@@ -15,6 +15,7 @@ pub mod echo;
 pub mod events;
 pub mod explain;
 pub mod faces;
+pub mod firewall;
 pub mod health;
 mod heap;
 pub mod http;

@@ -150,6 +150,20 @@ catalogue! {
         "1 for each address of a Service that this node answers for on a link, by address and device";
     L2_CHANGES = Counter "millrace_l2_changes" ["change"],
         "Addresses that this node began to answer for (claimed), left to another node (yielded), or no longer may have (released)";
+    POLICY_ALLOWED = Counter "millrace_policy_allowed" ["direction"],
+        "New connections of this node's pods, and packets that belong to none, that NetworkPolicies allow, by direction; pods that no policy selects are not counted";
+    POLICY_DROPPED_PACKETS = Counter "millrace_policy_dropped_packets" ["direction", "reason"],
+        "Packets of this node's pods that the firewall dropped, by direction and reason: denied by policies, the pod is not known yet, a foreign source address, or unreadable";
+    POLICY_PODS = Gauge "millrace_policy_pods" [],
+        "Pods of this node whose device is known";
+    POLICY_UNKNOWN_DEVICES = Gauge "millrace_policy_unknown_devices" [],
+        "Devices of pods of this node whose pod is not known; they are closed while the cluster has any NetworkPolicy";
+    POLICY_ENTRIES = Gauge "millrace_policy_entries" ["table"],
+        "Entries of the firewall's tables on this node: peers (addresses and ranges) and rules";
+    POLICY_PROBLEMS = Gauge "millrace_policy_problems" [],
+        "Problems in the fields of NetworkPolicies, pods and Namespaces";
+    POLICY_FAILURES = Gauge "millrace_policy_failures" [],
+        "Failures of the firewall's last change, which is tried again";
     SOURCE_SYNCED = Gauge "millrace_source_synced" [],
         "1 if the source has listed all objects and follows their changes, else 0";
     SOURCE_LAST_EVENT = Gauge "millrace_source_last_event_timestamp_seconds" [],

@@ -3,6 +3,7 @@
 mod advice;
 mod catalogue;
 mod configz;
+mod firewall;
 mod kernel;
 mod latency;
 mod observer;
@@ -22,11 +23,13 @@ use proxy_common::LAYOUT_VERSION;
 use crate::announce::Figures;
 use crate::config::ProxyMode;
 use crate::dataplane::Mode;
+use crate::firewall::Statuses;
 use crate::health::{ConditionGauges, ProbeCounters};
 use crate::source::Signs;
 
 pub use advice::what_to_do;
 pub use catalogue::{CATALOGUE, Definition, Kind};
+pub use firewall::FirewallMetrics;
 pub use kernel::KernelMetrics;
 pub use observer::MetricsObserver;
 pub use pages::{Pages, router};
@@ -73,6 +76,8 @@ pub struct Metrics {
     snat_crowded: Gauge,
     /// The figures of announced addresses.
     pub announced: Figures,
+    /// The state of the pod firewall.
+    pub firewall: Statuses,
     /// The counters of /healthz and /livez.
     pub probes: ProbeCounters,
     /// The gauges of /readyz.
@@ -116,6 +121,7 @@ impl Metrics {
             snat_ports_used: Gauge::default(),
             snat_crowded: Gauge::default(),
             announced: Figures::default(),
+            firewall: Statuses::default(),
             probes: ProbeCounters::default(),
             conditions: ConditionGauges::default(),
             signs: Signs::default(),

@@ -14,7 +14,7 @@ use tracing::warn;
 
 use super::configz::{configuration, wanted};
 use super::text::Format;
-use super::{KernelMetrics, Metrics, ProcessMetrics};
+use super::{FirewallMetrics, KernelMetrics, Metrics, ProcessMetrics};
 use crate::config::Settings;
 use crate::dataplane::Mode;
 
@@ -38,6 +38,8 @@ impl Pages {
         metrics.register(&mut registry);
         let kernel = KernelMetrics::new(settings.bpffs.clone());
         registry.register_collector(Box::new(kernel));
+        let firewall = FirewallMetrics::new(settings.bpffs.clone(), metrics.firewall.clone());
+        registry.register_collector(Box::new(firewall));
         registry.register_collector(Box::new(ProcessMetrics));
         Self {
             registry: Arc::new(Mutex::new(registry)),

@@ -136,7 +136,7 @@ fn device_kind(kind: &InfoKind) -> DeviceKind {
 
 /// Returns the device's own address: IFA_LOCAL on point-to-point links, where IFA_ADDRESS is the
 /// peer's.
-fn address(message: &AddressMessage) -> Option<IpAddr> {
+pub fn address(message: &AddressMessage) -> Option<IpAddr> {
     if !matches!(message.header.scope, AddressScope::Universe | AddressScope::Site) {
         return None;
     }

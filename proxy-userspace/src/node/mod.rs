@@ -10,6 +10,7 @@ mod monitor;
 mod neighbours;
 mod own_routes;
 mod pattern;
+mod pod_devices;
 mod pod_tunnels;
 mod ports;
 mod prepare;
@@ -33,6 +34,7 @@ pub use own_routes::{
     OwnRoute, OwnRoutes, PodRoutes, RouteSettings, Tunnels, Via, remove_own_routes, withdraw_own_routes,
 };
 pub use pattern::DevicePattern;
+pub use pod_devices::{FarEnd, PodDevices};
 pub use pod_tunnels::{PodTunnel, TunnelEnds};
 pub use ports::{Ports, first_and_last};
 pub use prepare::prepare;

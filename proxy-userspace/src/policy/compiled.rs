@@ -143,9 +143,9 @@ impl Compiled {
 
 impl RuleKey {
     /// The bits of profile and class.
-    const ANY_PROTOCOL: u8 = 64;
+    pub const ANY_PROTOCOL: u8 = 64;
     /// The same, and those of the protocol.
-    const ANY_PORT: u8 = 72;
+    pub const ANY_PORT: u8 = 72;
     /// All bits.
     const EXACT: u8 = 88;
 

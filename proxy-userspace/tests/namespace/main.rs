@@ -22,6 +22,7 @@ mod demonstration;
 mod direct_return;
 mod errors;
 mod faces;
+mod firewall;
 mod fixture;
 mod flooded;
 mod forged;

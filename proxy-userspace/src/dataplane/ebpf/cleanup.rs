@@ -6,6 +6,7 @@ use super::attach::Attachments;
 use super::bpffs;
 use super::capability;
 use super::error::OpenError;
+use super::firewall;
 use super::layout::Layout;
 
 /// The result of [`cleanup`].
@@ -40,6 +41,7 @@ pub fn cleanup(bpffs_path: &Path) -> Result<Cleaned, OpenError> {
         bpffs::remove_tree(&root, &mut removed)?;
     }
     bpffs::remove_tree(&layout.top(), &mut removed)?;
+    removed.extend(firewall::remove(bpffs_path)?);
     if !removed.is_empty() {
         // The agent created the directory if it is empty now. The removal fails for a mount point
         // and for a directory with other pins.

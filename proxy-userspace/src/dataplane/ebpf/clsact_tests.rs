@@ -26,7 +26,7 @@ const KEY: LinkKey = LinkKey { kind: LinkKind::TcEgress, device: LOOPBACK };
 
 /// Removes the filter behind the agent's back; returns whether there was one.
 fn remove_filter() -> bool {
-    let (device, direction) = place(KEY).unwrap();
+    let (device, direction) = filter(KEY, Path::new("/")).unwrap().place().unwrap();
     let ours = SchedClassifierLink::attached(&device, direction, PRIORITY, HANDLE, None).unwrap();
     ours.detach().is_ok()
 }

@@ -18,6 +18,7 @@ pub mod dry_run;
 mod error;
 mod expire;
 mod fill;
+pub mod firewall;
 mod flow_count;
 mod flow_pressure;
 mod frontend_index;

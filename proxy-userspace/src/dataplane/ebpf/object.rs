@@ -5,5 +5,4 @@ pub static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("MILLRACE_BPF_OBJECT
 /// The BPF object of `millrace monitor --kernel`.
 pub static KERNEL_OBJECT: &[u8] = aya::include_bytes_aligned!(env!("MILLRACE_KERNEL_BPF_OBJECT"));
 /// The BPF object of the pod firewall.
-#[expect(dead_code, reason = "the agent does not load it yet")]
 pub static POLICY_OBJECT: &[u8] = aya::include_bytes_aligned!(env!("MILLRACE_POLICY_BPF_OBJECT"));

@@ -4,6 +4,7 @@ use super::{Bench, flows};
 use crate::announce::Change;
 use crate::config::ProxyMode;
 use crate::dataplane::{Check, Mode};
+use crate::metrics::firewall;
 use crate::metrics::kernel::tests::collector;
 use crate::metrics::text::Format;
 use crate::metrics::{CATALOGUE, ProcessMetrics};
@@ -58,6 +59,7 @@ fn the_catalogue_is_what_an_agent_with_samples_of_everything_shows() {
     bench.metrics.announced.hold([203, 0, 113, 7].into(), "eth0");
     bench.metrics.announced.count(Change::Claimed);
     bench.registry.register_collector(collector());
+    bench.registry.register_collector(firewall::tests::collector());
     bench.registry.register_collector(Box::new(ProcessMetrics));
     let shown = described(&Format::Prometheus.write(&bench.registry).unwrap());
     let expected = CATALOGUE.iter().map(|metric| {

@@ -1,0 +1,66 @@
+//! The pod firewall beside the proxy.
+
+use std::future::Future;
+
+use futures_util::future::try_join;
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinHandle, spawn_blocking};
+use tracing::info;
+
+use super::BATCHES;
+use crate::config::Settings;
+use crate::dataplane::ebpf::firewall::remove;
+use crate::firewall::{FirewallError, FirewallSettings, Statuses, keep_firewall};
+use crate::node::Topology;
+use crate::source::{PolicyBatch, SourceError};
+
+/// The two ends of the channel for policies; none without `--network-policy`.
+pub type PolicyChannel = (Option<mpsc::Sender<PolicyBatch>>, Option<mpsc::Receiver<PolicyBatch>>);
+
+/// Returns the channel.
+pub fn channel(settings: &Settings) -> PolicyChannel {
+    let channel = settings.network_policy.then(|| mpsc::channel(BATCHES));
+    channel.map_or((None, None), |(sender, receiver)| (Some(sender), Some(receiver)))
+}
+
+/// Starts the firewall, in a thread of its own since its system calls block. Without policies, removes what an earlier
+/// agent has left.
+pub fn start(
+    settings: &Settings,
+    policies: Option<mpsc::Receiver<PolicyBatch>>,
+    topology: watch::Receiver<Option<Topology>>,
+    mut stopped: watch::Receiver<()>,
+    statuses: Statuses,
+) -> JoinHandle<Result<(), FirewallError>> {
+    let wanted = FirewallSettings { bpffs: settings.bpffs.clone(), node: settings.model.node_name.clone() };
+    let Some(policies) = policies else {
+        return spawn_blocking(move || {
+            let removed = remove(&wanted.bpffs)?;
+            if !removed.is_empty() {
+                info!("--network-policy is off: the firewall of an earlier agent is removed");
+            }
+            Ok(())
+        });
+    };
+    let runtime = Handle::current();
+    spawn_blocking(move || {
+        runtime.block_on(async move {
+            tokio::select! {
+                _ = stopped.changed() => Ok(()),
+                kept = keep_firewall(wanted, policies, topology, statuses) => kept,
+            }
+        })
+    })
+}
+
+/// Starts the watch of Services, and that of policies if there is one.
+pub fn watch_both(
+    services: impl Future<Output = Result<(), SourceError>> + Send + 'static,
+    policies: Option<impl Future<Output = Result<(), SourceError>> + Send + 'static>,
+) -> JoinHandle<Result<(), SourceError>> {
+    match policies {
+        Some(policies) => tokio::spawn(async move { try_join(services, policies).await.map(drop) }),
+        None => tokio::spawn(services),
+    }
+}

@@ -1,0 +1,7 @@
+//! The pod firewall on the bed: NetworkPolicies with real pods' devices and real sockets.
+
+mod bench;
+mod connections;
+mod devices;
+mod services;
+mod truth;

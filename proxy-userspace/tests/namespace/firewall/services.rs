@@ -1,0 +1,79 @@
+//! Policies behind Services: the pod and the policy see the same client, and egress is to the pod, not to the Service.
+
+use std::net::SocketAddr;
+
+use anyhow::Result;
+use millrace_lab::topology::{Dual, Family, cluster_ip, vip};
+use serde_json::{Value, json};
+
+use super::bench::{Guarded, judge, wait_until_answer};
+
+fn allow(blocks: &[String]) -> Value {
+    let blocks: Vec<Value> = blocks.iter().map(|cidr| json!({"ipBlock": {"cidr": cidr}})).collect();
+    json!({"podSelector": {"matchLabels": {"app": "a"}}, "ingress": [{"from": blocks}]})
+}
+
+fn hosts(addresses: Dual) -> Vec<String> {
+    vec![format!("{}/32", addresses.v4), format!("{}/128", addresses.v6)]
+}
+
+/// The client outside is judged by its own address behind a Service's.
+fn expect_client(flags: &[&str], local: bool) -> Result<()> {
+    let guarded = Guarded::start(2, 2, flags)?;
+    let cluster = &guarded.cluster;
+    let mut service = cluster.service("web", 1, &["pod-1a", "pod-2a"])?.load_balancer(vip(1));
+    if local {
+        service = service.local();
+    }
+    cluster.apply(&service, &[1, 2])?;
+    let client = cluster.bed().client();
+    let target = SocketAddr::new(vip(1).of(Family::V4), 80);
+    guarded.put_policies(&[("p", allow(&["192.0.2.0/24".to_owned()]))])?;
+    wait_until_answer(client, target, false)?;
+    let mut questions = Vec::new();
+    for _ in 0..4 {
+        questions.extend(guarded.questions(client, "client", vip(1), 80, false)?);
+    }
+    judge(questions)?;
+    guarded.put_policies(&[("p", allow(&hosts(cluster.bed().client_addresses())))])?;
+    wait_until_answer(client, target, true)?;
+    // Each of both nodes has its own agent.
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let mut questions = Vec::new();
+    for _ in 0..4 {
+        questions.extend(guarded.questions(client, "client", vip(1), 80, true)?);
+    }
+    judge(questions)
+}
+
+#[test]
+fn a_block_of_clients_works_behind_direct_server_return() -> Result<()> {
+    expect_client(&["--forwarding", "dsr"], false)
+}
+
+#[test]
+fn a_block_of_clients_works_behind_traffic_policy_local() -> Result<()> {
+    expect_client(&[], true)
+}
+
+#[test]
+fn egress_is_judged_by_the_pod_behind_a_service() -> Result<()> {
+    let guarded = Guarded::start(2, 3, &[])?;
+    let cluster = &guarded.cluster;
+    cluster.apply(&cluster.service("web", 1, &["pod-1a", "pod-2a"])?, &[1, 2])?;
+    cluster.apply(&cluster.service("db", 2, &["pod-1b", "pod-2b"])?, &[1, 2])?;
+    let to_a = json!({"podSelector": {"matchLabels": {"app": "c"}}, "policyTypes": ["Egress"], "egress": [
+        {"to": [{"podSelector": {"matchLabels": {"app": "a"}}}]},
+    ]});
+    guarded.put_policies(&[("to-a", to_a)])?;
+    guarded.wait_until_pod("pod-1c", "pod-1b", false)?;
+    guarded.wait_until_pod("pod-2c", "pod-1b", false)?;
+    let mut questions = Vec::new();
+    for from in ["pod-1c", "pod-2c"] {
+        for _ in 0..4 {
+            questions.extend(guarded.questions(guarded.pod(from)?, from, cluster_ip(1), 80, true)?);
+            questions.extend(guarded.questions(guarded.pod(from)?, from, cluster_ip(2), 80, false)?);
+        }
+    }
+    judge(questions)
+}
