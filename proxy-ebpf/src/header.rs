@@ -108,17 +108,6 @@ pub struct Tcp {
     pub urgent: u16,
 }
 
-/// The part of a TCP header that tells the connection, and whether the packet opens it.
-#[repr(C, packed(2))]
-#[derive(Clone, Copy)]
-pub struct TcpStart {
-    pub ports: Ports,
-    pub sequence: u32,
-    pub acknowledgement: u32,
-    pub data_offset: u8,
-    pub flags: u8,
-}
-
 /// A UDP header.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -225,7 +214,6 @@ wire!(
     FragmentHeader,
     Ports,
     Tcp,
-    TcpStart,
     Udp,
     Sctp,
     SctpStart,

@@ -7,7 +7,7 @@ use proxy_common::sctp::INIT;
 
 use crate::family::{Family, Packet, Piece, Unread, V4, V6};
 use crate::follow::{self, Role};
-use crate::header::{ETHERNET, Ports, SctpStart, TcpStart, Wire, ether_type, protocol, tcp_flag};
+use crate::header::{ETHERNET, Ports, SctpStart, Wire, ether_type, protocol, tcp_flag};
 use crate::icmp::{self, set_ports};
 use crate::record::{Ends, record_drop};
 use crate::scene::Scene;
@@ -16,6 +16,19 @@ use crate::{fragments, sources};
 
 /// VLAN tags inside a frame: the kernel has taken out one already.
 const TAGS: [u16; 2] = [0x8100_u16.to_be(), 0x88a8_u16.to_be()];
+
+/// The part of a TCP header that tells the connection, and whether the packet opens it.
+#[repr(C, packed(2))]
+#[derive(Clone, Copy)]
+struct TcpStart {
+    ports: Ports,
+    _numbers: [u32; 2],
+    _data_offset: u8,
+    flags: u8,
+}
+
+// SAFETY: integers in the order of the wire, without padding.
+unsafe impl Wire for TcpStart {}
 
 /// Judges a frame and returns the action. `TC_ACT_UNSPEC` lets programs behind ours run.
 #[inline(always)]

@@ -27,49 +27,49 @@ fn asked(world: &World) -> Frame {
 fn a_datagram_is_answered_and_an_unasked_one_is_not(family: Family) {
     let mut world = World::new(family);
     let asked = asked(&world);
-    assert_eq!(world.to_pod(&asked.clone().reply()), DENIED);
-    assert_eq!(world.from_pod(&asked), ALLOWED);
-    assert_eq!(world.to_pod(&asked.clone().reply()), PASSED);
-    assert_eq!(world.from_pod(&asked), PASSED);
+    assert_eq!(world.enter(&asked.clone().reply()), DENIED);
+    assert_eq!(world.leave(&asked), ALLOWED);
+    assert_eq!(world.enter(&asked.clone().reply()), PASSED);
+    assert_eq!(world.leave(&asked), PASSED);
     let other = world.incoming(world.friend()).udp(ASKED, CLIENT + 1);
-    assert_eq!(world.to_pod(&other), DENIED);
-    assert_eq!(world.to_pod(&world.incoming(world.friend()).udp(CLIENT, SERVED)), ALLOWED);
+    assert_eq!(world.enter(&other), DENIED);
+    assert_eq!(world.enter(&world.incoming(world.friend()).udp(CLIENT, SERVED)), ALLOWED);
 }
 
 fn an_exchange_ends_after_a_silence(family: Family) {
     let mut world = World::new(family);
     let asked = asked(&world);
-    assert_eq!(world.from_pod(&asked), ALLOWED);
+    assert_eq!(world.leave(&asked), ALLOWED);
     world.bed.age(DATAGRAM_SECONDS - 5);
-    assert_eq!(world.to_pod(&asked.clone().reply()), PASSED);
+    assert_eq!(world.enter(&asked.clone().reply()), PASSED);
     world.bed.age(DATAGRAM_SECONDS + 2);
-    assert_eq!(world.to_pod(&asked.clone().reply()), DENIED);
-    assert_eq!(world.from_pod(&asked), ALLOWED);
+    assert_eq!(world.enter(&asked.clone().reply()), DENIED);
+    assert_eq!(world.leave(&asked), ALLOWED);
 }
 
 fn each_packet_of_an_exchange_begins_its_time_anew(family: Family) {
     let mut world = World::new(family);
     let asked = asked(&world);
-    assert_eq!(world.from_pod(&asked), ALLOWED);
+    assert_eq!(world.leave(&asked), ALLOWED);
     for _ in 0..3 {
         world.bed.age(DATAGRAM_SECONDS / 2 + 10);
-        assert_eq!(world.to_pod(&asked.clone().reply()), PASSED);
+        assert_eq!(world.enter(&asked.clone().reply()), PASSED);
     }
 }
 
 fn a_denied_exchange_ends_although_it_goes_on(family: Family) {
     let mut world = World::new(family);
     let asked = asked(&world);
-    assert_eq!(world.from_pod(&asked), ALLOWED);
+    assert_eq!(world.leave(&asked), ALLOWED);
     world.bed.forget_rules();
     world.bed.allow(TO_POD, FRIENDS, None, None);
     world.bed.set_generation(2);
     world.bed.age(DATAGRAM_SECONDS / 2 + 10);
     // The pod has opened it, so what the friend may open does not matter.
-    assert_eq!(world.to_pod(&asked.clone().reply()), DENIED);
-    assert_eq!(world.to_pod(&asked.clone().reply()), DENIED);
+    assert_eq!(world.enter(&asked.clone().reply()), DENIED);
+    assert_eq!(world.enter(&asked.clone().reply()), DENIED);
     world.bed.age(DATAGRAM_SECONDS / 2 + 10);
-    assert_eq!(world.to_pod(&asked.reply()), ALLOWED);
+    assert_eq!(world.enter(&asked.reply()), ALLOWED);
 }
 
 fn allow_icmp(world: &mut World, profile: u32) {
@@ -81,43 +81,43 @@ fn an_echo_request_is_answered_by_its_identifier(family: Family) {
     let mut world = World::new(family);
     let (friend, stranger) = (world.friend(), world.stranger());
     let request = world.echo(world.outgoing(friend), false, 7);
-    assert_eq!(world.from_pod(&request), DENIED);
+    assert_eq!(world.leave(&request), DENIED);
     allow_icmp(&mut world, FROM_POD);
-    assert_eq!(world.from_pod(&request), ALLOWED);
-    assert_eq!(world.to_pod(&world.echo(world.incoming(friend), true, 7)), PASSED);
-    assert_eq!(world.to_pod(&world.echo(world.incoming(friend), true, 8)), DENIED);
-    assert_eq!(world.to_pod(&world.echo(world.incoming(stranger), true, 7)), DENIED);
+    assert_eq!(world.leave(&request), ALLOWED);
+    assert_eq!(world.enter(&world.echo(world.incoming(friend), true, 7)), PASSED);
+    assert_eq!(world.enter(&world.echo(world.incoming(friend), true, 8)), DENIED);
+    assert_eq!(world.enter(&world.echo(world.incoming(stranger), true, 7)), DENIED);
 }
 
 fn the_peer_that_answers_may_not_ask(family: Family) {
     let mut world = World::new(family);
     let friend = world.friend();
     allow_icmp(&mut world, FROM_POD);
-    assert_eq!(world.from_pod(&world.echo(world.outgoing(friend), false, 7)), ALLOWED);
-    assert_eq!(world.to_pod(&world.echo(world.incoming(friend), false, 7)), DENIED);
+    assert_eq!(world.leave(&world.echo(world.outgoing(friend), false, 7)), ALLOWED);
+    assert_eq!(world.enter(&world.echo(world.incoming(friend), false, 7)), DENIED);
     let mut world = World::new(family);
     allow_icmp(&mut world, TO_POD);
-    assert_eq!(world.to_pod(&world.echo(world.incoming(friend), false, 7)), ALLOWED);
-    assert_eq!(world.from_pod(&world.echo(world.outgoing(friend), false, 7)), DENIED);
-    assert_eq!(world.from_pod(&world.echo(world.outgoing(friend), true, 7)), PASSED);
+    assert_eq!(world.enter(&world.echo(world.incoming(friend), false, 7)), ALLOWED);
+    assert_eq!(world.leave(&world.echo(world.outgoing(friend), false, 7)), DENIED);
+    assert_eq!(world.leave(&world.echo(world.outgoing(friend), true, 7)), PASSED);
 }
 
 fn an_answer_that_nobody_asked_for_opens_nothing(family: Family) {
     let mut world = World::new(family);
     let friend = world.friend();
     allow_icmp(&mut world, TO_POD);
-    assert_eq!(world.to_pod(&world.echo(world.incoming(friend), true, 7)), ALLOWED);
+    assert_eq!(world.enter(&world.echo(world.incoming(friend), true, 7)), ALLOWED);
     assert_eq!(world.flows(), 0);
-    assert_eq!(world.from_pod(&world.echo(world.outgoing(friend), false, 7)), DENIED);
+    assert_eq!(world.leave(&world.echo(world.outgoing(friend), false, 7)), DENIED);
 }
 
 fn an_echo_exchange_ends_after_a_silence(family: Family) {
     let mut world = World::new(family);
     let friend = world.friend();
     allow_icmp(&mut world, FROM_POD);
-    assert_eq!(world.from_pod(&world.echo(world.outgoing(friend), false, 7)), ALLOWED);
+    assert_eq!(world.leave(&world.echo(world.outgoing(friend), false, 7)), ALLOWED);
     world.bed.age(ECHO_SECONDS + 2);
-    assert_eq!(world.to_pod(&world.echo(world.incoming(friend), true, 7)), DENIED);
+    assert_eq!(world.enter(&world.echo(world.incoming(friend), true, 7)), DENIED);
 }
 
 fn an_echo_exchange_is_judged_again_without_a_port(family: Family) {
@@ -125,12 +125,12 @@ fn an_echo_exchange_is_judged_again_without_a_port(family: Family) {
     let friend = world.friend();
     let number = if family == Family::V4 { protocol::ICMP } else { protocol::ICMP6 };
     world.bed.allow(FROM_POD, FRIENDS, Some(number), Some(0));
-    assert_eq!(world.from_pod(&world.echo(world.outgoing(friend), false, 7)), ALLOWED);
+    assert_eq!(world.leave(&world.echo(world.outgoing(friend), false, 7)), ALLOWED);
     world.bed.set_generation(2);
-    assert_eq!(world.to_pod(&world.echo(world.incoming(friend), true, 7)), PASSED);
+    assert_eq!(world.enter(&world.echo(world.incoming(friend), true, 7)), PASSED);
     world.bed.forget_rules();
     world.bed.set_generation(3);
-    assert_eq!(world.to_pod(&world.echo(world.incoming(friend), true, 7)), DENIED);
+    assert_eq!(world.enter(&world.echo(world.incoming(friend), true, 7)), DENIED);
 }
 
 fn other_messages_are_judged_one_by_one(family: Family) {
@@ -140,14 +140,14 @@ fn other_messages_are_judged_one_by_one(family: Family) {
     let kind = if family == Family::V4 { 13 } else { 139 };
     let message = |frame: Frame| frame.layer(Icmp { kind, code: 0, rest: [0; 4] });
     let (incoming, outgoing) = (message(world.incoming(friend)), message(world.outgoing(friend)));
-    assert_eq!(world.to_pod(&incoming), DENIED);
+    assert_eq!(world.enter(&incoming), DENIED);
     allow_icmp(&mut world, TO_POD);
-    assert_eq!(world.to_pod(&incoming), ALLOWED);
-    assert_eq!(world.from_pod(&outgoing), DENIED);
+    assert_eq!(world.enter(&incoming), ALLOWED);
+    assert_eq!(world.leave(&outgoing), DENIED);
     assert_eq!(world.flows(), 0);
     let mut world = World::with_profiles(family, NOT_ISOLATED, FROM_POD);
-    assert_eq!(world.to_pod(&incoming), ALLOWED);
-    assert_eq!(world.from_pod(&outgoing), DENIED);
+    assert_eq!(world.enter(&incoming), ALLOWED);
+    assert_eq!(world.leave(&outgoing), DENIED);
 }
 
 fn a_protocol_without_ports_is_an_exchange(family: Family) {
@@ -164,13 +164,13 @@ fn a_protocol_without_ports_is_an_exchange(family: Family) {
         frame
     };
     let (incoming, outgoing) = (gre(world.incoming(friend)), gre(world.outgoing(friend)));
-    assert_eq!(world.from_pod(&outgoing), DENIED);
+    assert_eq!(world.leave(&outgoing), DENIED);
     world.bed.allow(FROM_POD, FRIENDS, Some(GRE), None);
-    assert_eq!(world.to_pod(&incoming), DENIED);
-    assert_eq!(world.from_pod(&outgoing), ALLOWED);
-    assert_eq!(world.to_pod(&incoming), PASSED);
+    assert_eq!(world.enter(&incoming), DENIED);
+    assert_eq!(world.leave(&outgoing), ALLOWED);
+    assert_eq!(world.enter(&incoming), PASSED);
     world.bed.age(DATAGRAM_SECONDS + 2);
-    assert_eq!(world.to_pod(&incoming), DENIED);
+    assert_eq!(world.enter(&incoming), DENIED);
     let flows: Vec<PolicyFlow> = match family {
         Family::V4 => world.bed.flows::<proxy_common::Addr4>().into_iter().map(|(_, flow)| flow).collect(),
         Family::V6 => world.bed.flows::<proxy_common::Addr6>().into_iter().map(|(_, flow)| flow).collect(),

@@ -33,10 +33,10 @@ fn an_error_about_an_allowed_connection_passes_from_any_router(family: Family) {
     let sent = [world.call(world.friend(), flag::ACK), world.request(world.friend(), flag::ACK).reply()];
     for packet in sent {
         for error in errors(family) {
-            assert_eq!(world.to_pod(&packet.icmp_error(router(family), error)), PASSED);
+            assert_eq!(world.enter(&packet.icmp_error(router(family), error)), PASSED);
         }
         let other = Icmp { kind: 10, code: 0, rest: [0; 4] };
-        assert_eq!(world.to_pod(&packet.icmp_error(router(family), other)), DENIED);
+        assert_eq!(world.enter(&packet.icmp_error(router(family), other)), DENIED);
     }
 }
 
@@ -45,10 +45,10 @@ fn an_error_about_no_connection_is_judged(family: Family) {
     world.pod_connects();
     let other = world.outgoing(world.friend()).tcp(CLIENT + 1, ASKED, flag::ACK);
     for error in errors(family) {
-        assert_eq!(world.to_pod(&other.icmp_error(router(family), error)), DENIED);
+        assert_eq!(world.enter(&other.icmp_error(router(family), error)), DENIED);
     }
     // The node may send what it likes.
-    assert_eq!(world.to_pod(&other.icmp_error(world.node(), errors(family)[0])), ALLOWED);
+    assert_eq!(world.enter(&other.icmp_error(world.node(), errors(family)[0])), ALLOWED);
 }
 
 /// The error goes to the pod, whatever it quotes.
@@ -61,7 +61,7 @@ fn an_error_that_quotes_the_connection_of_another_pod_is_judged(family: Family) 
     world.pod_connects();
     let foreign = world.call(world.friend(), flag::ACK).with_source(at(world.stranger(), CLIENT));
     let error = to_this_pod(&world, foreign.icmp_error(router(family), errors(family)[0]));
-    assert_eq!(world.to_pod(&error), DENIED);
+    assert_eq!(world.enter(&error), DENIED);
 }
 
 fn an_error_that_quotes_a_packet_to_the_pod_is_judged(family: Family) {
@@ -69,7 +69,7 @@ fn an_error_that_quotes_a_packet_to_the_pod_is_judged(family: Family) {
     world.pod_connects();
     let received = world.call(world.friend(), flag::ACK).reply();
     let error = to_this_pod(&world, received.icmp_error(router(family), errors(family)[0]));
-    assert_eq!(world.to_pod(&error), DENIED);
+    assert_eq!(world.enter(&error), DENIED);
 }
 
 fn the_pods_own_errors_go_to_the_end_that_they_are_about(family: Family) {
@@ -79,11 +79,11 @@ fn the_pods_own_errors_go_to_the_end_that_they_are_about(family: Family) {
     let received = world.request(world.friend(), flag::ACK);
     for error in errors(family) {
         let error = received.icmp_error(pod, error);
-        assert_eq!(world.from_pod(&error), PASSED);
-        assert_eq!(world.from_pod(&error.with_destination(at(world.stranger(), 0))), DENIED);
+        assert_eq!(world.leave(&error), PASSED);
+        assert_eq!(world.leave(&error.with_destination(at(world.stranger(), 0))), DENIED);
     }
     let other = world.incoming(world.friend()).tcp(CLIENT + 1, SERVED, flag::ACK);
-    assert_eq!(world.from_pod(&other.icmp_error(pod, errors(family)[0])), DENIED);
+    assert_eq!(world.leave(&other.icmp_error(pod, errors(family)[0])), DENIED);
 }
 
 fn an_error_about_a_denied_connection_is_judged(family: Family) {
@@ -91,9 +91,9 @@ fn an_error_about_a_denied_connection_is_judged(family: Family) {
     world.pod_connects();
     world.bed.forget_rules();
     let error = world.call(world.friend(), flag::ACK).icmp_error(router(family), errors(family)[0]);
-    assert_eq!(world.to_pod(&error), PASSED);
+    assert_eq!(world.enter(&error), PASSED);
     world.bed.set_generation(2);
-    assert_eq!(world.to_pod(&error), DENIED);
+    assert_eq!(world.enter(&error), DENIED);
 }
 
 fn an_error_about_an_echo_request_passes(family: Family) {
@@ -101,19 +101,19 @@ fn an_error_about_an_echo_request_passes(family: Family) {
     let number = if family == Family::V4 { 1 } else { 58 };
     world.bed.allow(super::FROM_POD, super::FRIENDS, Some(number), None);
     let request = world.echo(world.outgoing(world.friend()), false, 7);
-    assert_eq!(world.from_pod(&request), ALLOWED);
-    assert_eq!(world.to_pod(&request.icmp_error(router(family), errors(family)[0])), PASSED);
+    assert_eq!(world.leave(&request), ALLOWED);
+    assert_eq!(world.enter(&request.icmp_error(router(family), errors(family)[0])), PASSED);
     let other = world.echo(world.outgoing(world.friend()), false, 8);
-    assert_eq!(world.to_pod(&other.icmp_error(router(family), errors(family)[0])), DENIED);
+    assert_eq!(world.enter(&other.icmp_error(router(family), errors(family)[0])), DENIED);
 }
 
 fn an_error_does_not_keep_an_exchange_alive(family: Family) {
     let mut world = World::new(family);
     let asked = world.outgoing(world.friend()).udp(CLIENT, ASKED);
-    assert_eq!(world.from_pod(&asked), ALLOWED);
+    assert_eq!(world.leave(&asked), ALLOWED);
     for passage in [PASSED, DENIED] {
         world.bed.age(70);
-        assert_eq!(world.to_pod(&asked.icmp_error(router(family), errors(family)[0])), passage);
+        assert_eq!(world.enter(&asked.icmp_error(router(family), errors(family)[0])), passage);
     }
 }
 
@@ -125,5 +125,5 @@ fn an_error_that_quotes_a_later_fragment_is_judged(family: Family) {
         Layer::Ipv4(ip) => ip.fragment_offset = 100,
         _ => quoted.layers.insert(1, Extension::fragment(100, false, 5).into()),
     }
-    assert_eq!(world.to_pod(&quoted.icmp_error(router(family), errors(family)[0])), DENIED);
+    assert_eq!(world.enter(&quoted.icmp_error(router(family), errors(family)[0])), DENIED);
 }

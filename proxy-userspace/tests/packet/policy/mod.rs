@@ -161,12 +161,12 @@ impl World {
     }
 
     #[track_caller]
-    fn to_pod(&mut self, frame: &Frame) -> Passage {
+    fn enter(&mut self, frame: &Frame) -> Passage {
         self.bed.send(PolicyDirection::Ingress, DEVICE, frame)
     }
 
     #[track_caller]
-    fn from_pod(&mut self, frame: &Frame) -> Passage {
+    fn leave(&mut self, frame: &Frame) -> Passage {
         self.bed.send(PolicyDirection::Egress, DEVICE, frame)
     }
 
@@ -174,16 +174,16 @@ impl World {
     #[track_caller]
     fn friend_connects(&mut self) {
         let syn = self.request(self.friend(), flag::SYN);
-        assert_eq!(self.to_pod(&syn), ALLOWED);
-        assert_eq!(self.from_pod(&syn.reply().with_flags(flag::SYN | flag::ACK)), PASSED);
+        assert_eq!(self.enter(&syn), ALLOWED);
+        assert_eq!(self.leave(&syn.reply().with_flags(flag::SYN | flag::ACK)), PASSED);
     }
 
     /// Opens a connection of the pod to the friend.
     #[track_caller]
     fn pod_connects(&mut self) {
         let syn = self.call(self.friend(), flag::SYN);
-        assert_eq!(self.from_pod(&syn), ALLOWED);
-        assert_eq!(self.to_pod(&syn.reply().with_flags(flag::SYN | flag::ACK)), PASSED);
+        assert_eq!(self.leave(&syn), ALLOWED);
+        assert_eq!(self.enter(&syn.reply().with_flags(flag::SYN | flag::ACK)), PASSED);
     }
 
     /// Returns the number of entries of connections.

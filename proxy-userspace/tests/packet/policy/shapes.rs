@@ -20,12 +20,12 @@ fn a_tagged_frame_is_unreadable(family: Family) {
     let syn = World::open(family).request(World::open(family).friend(), flag::SYN);
     for tags in [&[Vlan::customer(0)][..], &[Vlan::customer(5)], &[Vlan::service(5), Vlan::customer(5)]] {
         let mut world = World::new(family);
-        assert_eq!(world.to_pod(&syn.clone().tagged(tags)), UNREADABLE);
-        assert_eq!(world.from_pod(&syn.clone().reply().tagged(tags)), UNREADABLE);
+        assert_eq!(world.enter(&syn.clone().tagged(tags)), UNREADABLE);
+        assert_eq!(world.leave(&syn.clone().reply().tagged(tags)), UNREADABLE);
         let mut world = World::open(family);
-        assert_eq!(world.to_pod(&syn.clone().tagged(tags)), PASSED);
+        assert_eq!(world.enter(&syn.clone().tagged(tags)), PASSED);
         // The node would take one whose two tags are priorities, with any source.
-        assert_eq!(world.from_pod(&syn.clone().reply().tagged(tags)), UNREADABLE);
+        assert_eq!(world.leave(&syn.clone().reply().tagged(tags)), UNREADABLE);
     }
 }
 
@@ -33,9 +33,9 @@ fn other_types_of_frames_are_unreadable(family: Family) {
     for ethertype in [0x8847, 0x8864, 0x88b5, 0x8035, 0] {
         let frame = Frame { ethertype: Some(ethertype), ..Frame::ethernet() }.payload(vec![0; 60]);
         let mut world = World::new(family);
-        assert_eq!((world.to_pod(&frame), world.from_pod(&frame)), (UNREADABLE, UNREADABLE));
+        assert_eq!((world.enter(&frame), world.leave(&frame)), (UNREADABLE, UNREADABLE));
         let mut world = World::open(family);
-        assert_eq!((world.to_pod(&frame), world.from_pod(&frame)), (PASSED, PASSED));
+        assert_eq!((world.enter(&frame), world.leave(&frame)), (PASSED, PASSED));
     }
 }
 
@@ -77,7 +77,7 @@ fn a_packet_without_ports_is_unreadable(family: Family) {
             Layer::Ipv6(ip) => ip.protocol = Some(number),
             other => panic!("{other:?}"),
         }
-        assert_eq!(world.to_pod(&frame), UNREADABLE);
+        assert_eq!(world.enter(&frame), UNREADABLE);
     }
 }
 
@@ -91,7 +91,7 @@ fn ports_in_the_padding_do_not_count(family: Family) {
         other => panic!("{other:?}"),
     }
     frame.trailer = whole.slice(whole.len() - 20..);
-    assert_eq!(world.to_pod(&frame), UNREADABLE);
+    assert_eq!(world.enter(&frame), UNREADABLE);
 }
 
 #[test]
@@ -107,11 +107,11 @@ fn ipv4_options_are_unreadable() {
         };
         let mut world = World::new(Family::V4);
         let syn = world.request(world.friend(), flag::SYN);
-        assert_eq!(world.to_pod(&with_options(syn.clone())), UNREADABLE);
-        assert_eq!(world.from_pod(&with_options(syn.clone().reply())), UNREADABLE);
+        assert_eq!(world.enter(&with_options(syn.clone())), UNREADABLE);
+        assert_eq!(world.leave(&with_options(syn.clone().reply())), UNREADABLE);
         let mut world = World::open(Family::V4);
-        assert_eq!(world.to_pod(&with_options(syn.clone())), PASSED);
-        assert_eq!(world.from_pod(&with_options(syn.reply())), PASSED);
+        assert_eq!(world.enter(&with_options(syn.clone())), PASSED);
+        assert_eq!(world.leave(&with_options(syn.reply())), PASSED);
     }
 }
 
@@ -138,9 +138,9 @@ fn ports_behind_extension_headers_are_read() {
     ];
     for chain in chains {
         let mut world = World::new(Family::V6);
-        assert_eq!(world.to_pod(&behind(&world, &chain, SERVED)), ALLOWED, "{chain:?}");
-        assert_eq!(world.to_pod(&behind(&world, &chain, CLOSED)), DENIED, "{chain:?}");
-        assert_eq!(world.from_pod(&behind(&world, &chain, SERVED).reply().with_flags(flag::ACK)), PASSED);
+        assert_eq!(world.enter(&behind(&world, &chain, SERVED)), ALLOWED, "{chain:?}");
+        assert_eq!(world.enter(&behind(&world, &chain, CLOSED)), DENIED, "{chain:?}");
+        assert_eq!(world.leave(&behind(&world, &chain, SERVED).reply().with_flags(flag::ACK)), PASSED);
     }
 }
 
@@ -148,11 +148,11 @@ fn ports_behind_extension_headers_are_read() {
 fn a_long_chain_of_headers_is_unreadable() {
     let chain = vec![Extension::destination_options(1); 7];
     let mut world = World::new(Family::V6);
-    assert_eq!(world.to_pod(&behind(&world, &chain, SERVED)), UNREADABLE);
-    assert_eq!(world.from_pod(&behind(&world, &chain, SERVED).reply()), UNREADABLE);
+    assert_eq!(world.enter(&behind(&world, &chain, SERVED)), UNREADABLE);
+    assert_eq!(world.leave(&behind(&world, &chain, SERVED).reply()), UNREADABLE);
     let mut world = World::open(Family::V6);
-    assert_eq!(world.to_pod(&behind(&world, &chain, SERVED)), PASSED);
-    assert_eq!(world.from_pod(&behind(&world, &chain, SERVED).reply()), UNREADABLE);
+    assert_eq!(world.enter(&behind(&world, &chain, SERVED)), PASSED);
+    assert_eq!(world.leave(&behind(&world, &chain, SERVED).reply()), UNREADABLE);
 }
 
 #[test]
@@ -162,10 +162,10 @@ fn a_packet_that_is_to_be_routed_on_is_unreadable() {
     body[1] = 1;
     routing.body = body.into();
     let mut world = World::new(Family::V6);
-    assert_eq!(world.to_pod(&behind(&world, &[routing.clone()], SERVED)), UNREADABLE);
-    assert_eq!(world.from_pod(&behind(&world, &[routing.clone()], SERVED).reply()), UNREADABLE);
+    assert_eq!(world.enter(&behind(&world, &[routing.clone()], SERVED)), UNREADABLE);
+    assert_eq!(world.leave(&behind(&world, &[routing.clone()], SERVED).reply()), UNREADABLE);
     let mut world = World::open(Family::V6);
-    assert_eq!(world.from_pod(&behind(&world, &[routing], SERVED).reply()), PASSED);
+    assert_eq!(world.leave(&behind(&world, &[routing], SERVED).reply()), PASSED);
 }
 
 #[test]
@@ -173,9 +173,9 @@ fn an_authentication_header_is_a_protocol_without_ports() {
     const AUTHENTICATION: u8 = 51;
     let mut world = World::new(Family::V6);
     let header = Extension { kind: AUTHENTICATION, body: vec![0; 22].into(), protocol: None };
-    assert_eq!(world.to_pod(&behind(&world, std::slice::from_ref(&header), SERVED)), DENIED);
+    assert_eq!(world.enter(&behind(&world, std::slice::from_ref(&header), SERVED)), DENIED);
     world.bed.allow(super::TO_POD, super::FRIENDS, Some(AUTHENTICATION), None);
-    assert_eq!(world.to_pod(&behind(&world, &[header], SERVED)), ALLOWED);
+    assert_eq!(world.enter(&behind(&world, &[header], SERVED)), ALLOWED);
 }
 
 #[test]

@@ -20,20 +20,20 @@ fn a_pod_does_not_use_the_address_of_another(family: Family) {
     for mut world in [World::new(family), World::open(family)] {
         let (friend, stranger) = (world.friend(), world.stranger());
         for source in [friend, world.node(), family.pick("0.0.0.0", "::"), family.pick("127.0.0.1", "::1")] {
-            assert_eq!(world.from_pod(&Frame::ip(source, stranger).udp(1, 2)), FOREIGN, "{source}");
-            assert_eq!(world.from_pod(&Frame::ip(source, stranger).tcp(1, 2, flag::ACK)), FOREIGN);
+            assert_eq!(world.leave(&Frame::ip(source, stranger).udp(1, 2)), FOREIGN, "{source}");
+            assert_eq!(world.leave(&Frame::ip(source, stranger).tcp(1, 2, flag::ACK)), FOREIGN);
         }
     }
     // The answer to a forged packet would come to the one whose address it is.
     let mut world = World::with_profiles(family, TO_POD, NOT_ISOLATED);
-    assert_eq!(world.from_pod(&Frame::ip(world.node(), world.stranger()).udp(1, 2)), FOREIGN);
+    assert_eq!(world.leave(&Frame::ip(world.node(), world.stranger()).udp(1, 2)), FOREIGN);
 }
 
 fn a_fragment_does_not_use_the_address_of_another(family: Family) {
     let mut world = World::open(family);
     let frame = Frame::ip(world.friend(), world.stranger()).udp(1, 2).payload(vec![0; 1000]);
     for piece in frame.fragments(5, 512) {
-        assert_eq!(world.from_pod(&piece), FOREIGN);
+        assert_eq!(world.leave(&piece), FOREIGN);
     }
 }
 
@@ -43,8 +43,8 @@ fn a_pod_without_an_address_of_the_family_has_no_source(family: Family) {
     let (own, peer) = (theirs.pod(), theirs.friend());
     drop(theirs);
     let mut world = World::open(other);
-    assert_eq!(world.from_pod(&Frame::ip(own, peer).udp(1, 2)), FOREIGN);
-    assert_eq!(world.from_pod(&Frame::ip(family.pick("0.0.0.0", "::"), peer).udp(1, 2)), FOREIGN);
+    assert_eq!(world.leave(&Frame::ip(own, peer).udp(1, 2)), FOREIGN);
+    assert_eq!(world.leave(&Frame::ip(family.pick("0.0.0.0", "::"), peer).udp(1, 2)), FOREIGN);
 }
 
 fn a_pod_reaches_itself(family: Family) {
@@ -55,8 +55,8 @@ fn a_pod_reaches_itself(family: Family) {
         Frame::ip(pod, pod).tcp(CLIENT, SERVED, flag::SYN),
         world.echo(Frame::ip(pod, pod), false, 7),
     ] {
-        assert_eq!(world.from_pod(&frame), PASSED);
-        assert_eq!(world.to_pod(&frame), PASSED);
+        assert_eq!(world.leave(&frame), PASSED);
+        assert_eq!(world.enter(&frame), PASSED);
     }
 }
 
@@ -64,11 +64,11 @@ fn a_pod_reaches_itself(family: Family) {
 fn a_link_local_address_of_another_is_not_the_pod_itself() {
     let mut world = World::with_profiles(Family::V6, TO_POD, FROM_POD);
     let other: IpAddr = "fe80::99".parse().unwrap();
-    assert_eq!(world.from_pod(&Frame::ip(other, other).udp(CLIENT, SERVED)), DENIED);
+    assert_eq!(world.leave(&Frame::ip(other, other).udp(CLIENT, SERVED)), DENIED);
     // A pod without an address has none that is its own.
     let mut world = World::with_profiles(Family::V4, TO_POD, FROM_POD);
     let none = Ipv6Addr::UNSPECIFIED.into();
-    assert_eq!(world.from_pod(&Frame::ip(other, none).udp(CLIENT, SERVED)), DENIED);
+    assert_eq!(world.leave(&Frame::ip(other, none).udp(CLIENT, SERVED)), DENIED);
 }
 
 fn nobody_else_reaches_the_pod_from_its_own_address(family: Family) {
@@ -79,7 +79,7 @@ fn nobody_else_reaches_the_pod_from_its_own_address(family: Family) {
         Frame::ip(pod, pod).tcp(CLIENT, SERVED, flag::SYN),
         Frame::ip(pod, pod).tcp(CLIENT, SERVED, flag::ACK),
     ] {
-        assert_eq!(world.to_pod(&frame), DENIED);
+        assert_eq!(world.enter(&frame), DENIED);
     }
 }
 
@@ -88,7 +88,7 @@ fn an_entry_of_another_pod_is_no_use(family: Family) {
     world.pod_connects();
     // Another address of the device, as one that the pod had before.
     let other = Frame::ip(world.friend(), world.stranger()).tcp(ASKED, CLIENT, flag::ACK);
-    assert_eq!(world.to_pod(&other), DENIED);
+    assert_eq!(world.enter(&other), DENIED);
 }
 
 #[test]
@@ -96,14 +96,14 @@ fn a_pod_has_link_local_addresses_and_none_while_it_looks_for_owners() {
     let multicast: IpAddr = "ff02::16".parse().unwrap();
     for last in ["fe80::7", "febf::1"] {
         let mut world = World::open(Family::V6);
-        assert_eq!(world.from_pod(&Frame::ip(last.parse().unwrap(), multicast).udp(1, 2)), PASSED);
+        assert_eq!(world.leave(&Frame::ip(last.parse().unwrap(), multicast).udp(1, 2)), PASSED);
     }
     let mut world = World::open(Family::V6);
-    assert_eq!(world.from_pod(&Frame::ip("fec0::1".parse().unwrap(), multicast).udp(1, 2)), FOREIGN);
+    assert_eq!(world.leave(&Frame::ip("fec0::1".parse().unwrap(), multicast).udp(1, 2)), FOREIGN);
     let nobody = Ipv6Addr::UNSPECIFIED.into();
     let report = Frame::ip(nobody, multicast).layer(Icmp { kind: 143, code: 0, rest: [0; 4] });
-    assert_eq!(world.from_pod(&report.with_hop_limit(1)), PASSED);
-    assert_eq!(world.from_pod(&Frame::ip(nobody, multicast).tcp(1, 2, flag::SYN)), FOREIGN);
+    assert_eq!(world.leave(&report.with_hop_limit(1)), PASSED);
+    assert_eq!(world.leave(&Frame::ip(nobody, multicast).tcp(1, 2, flag::SYN)), FOREIGN);
 }
 
 #[test]
@@ -113,5 +113,5 @@ fn an_unreadable_packet_with_the_address_of_another_is_foreign() {
     if let millrace_lab::frame::Layer::Ipv4(ip) = frame.outermost_mut() {
         ip.options = vec![1; 4].into();
     }
-    assert_eq!(world.from_pod(&frame), FOREIGN);
+    assert_eq!(world.leave(&frame), FOREIGN);
 }
