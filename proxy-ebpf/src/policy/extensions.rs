@@ -2,15 +2,15 @@
 
 use proxy_common::Addr6;
 
-use crate::family::{Packet, Piece, Unread};
 use crate::header::{
     Extension, FRAGMENT6_MASK, FragmentHeader, OFFSET6_MASK, RoutingHeader, is_extension, protocol,
 };
-use crate::skb::Skb;
+use crate::policy::shape::{Packet, Piece, Unread};
+use crate::policy::skb::Skb;
 
 /// The most headers that the programs follow.
 const MOST: usize = 6;
-/// As [`SECOND4`](crate::family), in [`FragmentHeader::offset`].
+/// As [`SECOND4`](crate::policy::family), in [`FragmentHeader::offset`].
 const SECOND6: u16 = (1_u16 << 3).to_be();
 
 /// Steps over the headers in front of the transport header.

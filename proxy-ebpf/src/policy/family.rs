@@ -5,51 +5,14 @@ use proxy_common::addr::Address;
 use proxy_common::policy::{PolicyFlowKey, PolicyPod};
 use proxy_common::{Addr4, Addr6};
 
-use crate::extensions;
 use crate::header::{ETHERNET, FRAGMENT_MASK, Ipv4, Ipv6, OFFSET_MASK, Wire, is_extension, protocol};
-use crate::maps::{self, FlowsMap, FragmentsMap};
-use crate::skb::Skb;
+use crate::policy::extensions;
+use crate::policy::maps::{self, FlowsMap, FragmentsMap};
+use crate::policy::shape::{Packet, Piece, Unread};
+use crate::policy::skb::Skb;
 
 /// The key of a connection.
 pub type KeyOf<F> = PolicyFlowKey<<F as Family>::Address>;
-
-/// What a packet's IP headers say.
-pub struct Packet<A> {
-    /// The key of its connection, without ports.
-    pub key: PolicyFlowKey<A>,
-    /// The place of the transport header in the frame.
-    pub transport: u32,
-    /// The end of the IP packet. Bytes behind it are padding, which no receiver reads.
-    pub end: u32,
-    /// Identification, bytes in network order.
-    pub id: u32,
-    /// Time to live or hop limit.
-    pub hops: u8,
-    /// Whether the packet is a fragment.
-    pub piece: Piece,
-}
-
-/// Whether a packet is a fragment.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Piece {
-    /// No.
-    Whole,
-    /// The first of its packet.
-    First,
-    /// Another one.
-    Later,
-}
-
-/// The reason why a packet could not be read.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Unread {
-    /// Not even its addresses are known. No network stack takes it.
-    Addresses,
-    /// Its transport header is not where the programs would read it.
-    Transport,
-    /// It has more headers than the programs follow, but a network stack may follow them all.
-    Hidden,
-}
 
 /// An address family.
 pub trait Family: Copy {

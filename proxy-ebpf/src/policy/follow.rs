@@ -5,12 +5,12 @@ use proxy_common::policy::{
     DATAGRAM_SECONDS, ECHO_SECONDS, OPENED_BY_PEER, OPENED_BY_POD, PolicyDrop, PolicyFlow,
 };
 
-use crate::family::{Family, KeyOf};
 use crate::header::has_connections;
-use crate::judge::{allows, destination_port};
-use crate::record::count_allowed;
-use crate::scene::Scene;
-use crate::skb::Skb;
+use crate::policy::family::{Family, KeyOf};
+use crate::policy::judge::{allows, destination_port};
+use crate::policy::record::count_allowed;
+use crate::policy::scene::Scene;
+use crate::policy::skb::Skb;
 
 /// What a packet is to its connection.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -5,9 +5,10 @@ use proxy_common::addr::Address;
 use proxy_common::fragment::FRAGMENT_SECONDS;
 use proxy_common::policy::{PolicyDrop, PolicyFragmentKey};
 
-use crate::family::{Family, Packet};
-use crate::scene::{Scene, direction};
-use crate::skb::Skb;
+use crate::policy::family::Family;
+use crate::policy::scene::{Scene, direction};
+use crate::policy::shape::Packet;
+use crate::policy::skb::Skb;
 
 /// Enters the first fragment of a packet, or forgets an older packet of its name.
 #[inline(never)]

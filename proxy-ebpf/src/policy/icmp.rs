@@ -3,12 +3,13 @@
 use proxy_common::addr::Address;
 use proxy_common::policy::{PolicyDrop, PolicyFlowKey};
 
-use crate::family::{Family, KeyOf, Packet, Piece};
-use crate::follow::{Role, by_entry};
 use crate::header::{IcmpHeader, NeighbourMessage, Ports, has_ports};
-use crate::scene::Scene;
-use crate::skb::Skb;
-use crate::sources;
+use crate::policy::family::{Family, KeyOf};
+use crate::policy::follow::{Role, by_entry};
+use crate::policy::scene::Scene;
+use crate::policy::shape::{Packet, Piece};
+use crate::policy::skb::Skb;
+use crate::policy::sources;
 
 /// Types of `ICMPv6` messages between neighbours (RFC 4861, RFC 2710, RFC 3810).
 mod kind {

@@ -3,9 +3,9 @@
 use aya_ebpf::btf_maps::lpm_trie::Key;
 use proxy_common::policy::{NOT_ISOLATED, OPENED_BY_PEER, PEER_CLASS, PEER_OWN_NODE, PolicyRule, RULE_EXACT};
 
-use crate::family::{Family, KeyOf};
-use crate::maps;
-use crate::scene::Scene;
+use crate::policy::family::{Family, KeyOf};
+use crate::policy::maps;
+use crate::policy::scene::Scene;
 
 /// Whether policies allow the connection of a key that an end has opened, at a destination port.
 #[inline(always)]

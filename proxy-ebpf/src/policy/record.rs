@@ -3,9 +3,9 @@
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use proxy_common::policy::{POLICY_EVENTS_ENTRIES, PolicyDrop, PolicyEvent, allowed_counter};
 
-use crate::maps;
-use crate::scene::direction;
-use crate::skb::Skb;
+use crate::policy::maps;
+use crate::policy::scene::direction;
+use crate::policy::skb::Skb;
 
 /// The ends of a dropped packet.
 #[derive(Clone, Copy, Default)]

@@ -5,7 +5,7 @@ use proxy_common::policy::{
     UNKNOWN_PROFILE,
 };
 
-use crate::{clock, maps};
+use crate::policy::{clock, maps};
 
 /// The parameter of a program for packets to a pod.
 pub const TO_POD: bool = false;

@@ -3,10 +3,11 @@
 use proxy_common::addr::Address;
 use proxy_common::policy::{PEER_OWN_NODE, PolicyDrop, PolicyPod};
 
-use crate::family::{Family, Packet};
 use crate::header::{Arp, ETHERNET};
-use crate::scene::Scene;
-use crate::skb::Skb;
+use crate::policy::family::Family;
+use crate::policy::scene::Scene;
+use crate::policy::shape::Packet;
+use crate::policy::skb::Skb;
 
 /// Checks the source of a packet from a known pod. What policies allow others is not the pod's to use.
 ///

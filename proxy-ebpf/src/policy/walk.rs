@@ -5,14 +5,15 @@ use proxy_common::addr::Address;
 use proxy_common::policy::{OPENED_BY_PEER, PolicyDrop, PolicyFlowKey};
 use proxy_common::sctp::INIT;
 
-use crate::family::{Family, Packet, Piece, Unread, V4, V6};
-use crate::follow::{self, Role};
 use crate::header::{ETHERNET, Ports, SctpStart, Wire, ether_type, protocol, tcp_flag};
-use crate::icmp::{self, set_ports};
-use crate::record::{Ends, record_drop};
-use crate::scene::Scene;
-use crate::skb::{Skb, Tag};
-use crate::{fragments, sources};
+use crate::policy::family::{Family, V4, V6};
+use crate::policy::follow::{self, Role};
+use crate::policy::icmp::{self, set_ports};
+use crate::policy::record::{Ends, record_drop};
+use crate::policy::scene::Scene;
+use crate::policy::shape::{Packet, Piece, Unread};
+use crate::policy::skb::{Skb, Tag};
+use crate::policy::{fragments, sources};
 
 /// VLAN tags inside a frame: the kernel has taken out one already.
 const TAGS: [u16; 2] = [0x8100_u16.to_be(), 0x88a8_u16.to_be()];

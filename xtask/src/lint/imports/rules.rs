@@ -18,8 +18,7 @@ pub const FOLDERS: &[Layout] = &[PROGRAMS, AGENT];
 /// The order in which a packet meets the folders.
 const PROGRAMS: Layout = Layout {
     package: "proxy-ebpf",
-    // The firewall is an object of its own, which names no folder but its own.
-    roots: &["bench_wrapper", "bench_rate", "kernel_drops", "policy"],
+    roots: &["bench_wrapper", "bench_rate", "kernel_drops", "pod_firewall"],
     folders: Folders::Layers(&[
         &["main", "parts"],
         &["action"],
@@ -33,6 +32,8 @@ const PROGRAMS: Layout = Layout {
         &["packet"],
         &["trace"],
         &["maps"],
+        // The firewall is an object of its own.
+        &["policy"],
         &["header", "required", "verdict"],
     ]),
 };

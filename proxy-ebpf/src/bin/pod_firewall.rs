@@ -14,43 +14,19 @@
     reason = "the macros of aya-ebpf want it so, and drop the docs"
 )]
 
-// A packet's order: each module uses only those below it. Blank lines keep rustfmt from sorting them.
-mod walk;
-
-mod icmp;
-
-mod fragments;
-
-mod follow;
-
-mod judge;
-
-mod sources;
-
-mod extensions;
-
-mod family;
-
-mod record;
-
-mod scene;
-
-mod skb;
-
-mod maps;
-
-#[path = "../maps/clock.rs"]
-mod clock;
 #[path = "../header.rs"]
 #[expect(dead_code, reason = "it has the headers of all programs")]
 mod header;
+#[path = "../policy/mod.rs"]
+mod policy;
 #[path = "../required.rs"]
 mod required;
 
 use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
 
-use crate::skb::Skb;
+use crate::policy::skb::Skb;
+use crate::policy::{scene, walk};
 
 /// Packets from a pod: ingress of the pod's device on the node, behind `tc_pod_in`.
 #[classifier]
