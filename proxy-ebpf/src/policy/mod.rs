@@ -1,4 +1,4 @@
-//! The judgement of packets of pods, for [`pod_firewall`](../bin/pod_firewall.rs).
+//! The judgement of packets of pods, for [`pod_firewall`](../pod_firewall.rs).
 
 // A packet's order: each module uses only those below it. Blank lines keep rustfmt from sorting them.
 pub mod walk;

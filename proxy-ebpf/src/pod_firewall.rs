@@ -14,12 +14,9 @@
     reason = "the macros of aya-ebpf want it so, and drop the docs"
 )]
 
-#[path = "../header.rs"]
 #[expect(dead_code, reason = "it has the headers of all programs")]
 mod header;
-#[path = "../policy/mod.rs"]
 mod policy;
-#[path = "../required.rs"]
 mod required;
 
 use aya_ebpf::macros::classifier;
