@@ -49,7 +49,9 @@ fn figures(report: &Value) -> Vec<(&str, &Value)> {
 #[test]
 fn every_walk_of_a_packet_is_measured_and_ends_with_the_right_action_and_frame() {
     // The walks and hooks in both families; new connections; the default size of a Maglev table.
-    for (case, least) in [("flows: 1, services: 1", 70), ("flows: ever new", 10), ("slots: 4093", 2)] {
+    for (case, least) in
+        [("flows: 1, services: 1", 70), ("flows: ever new", 10), ("slots: 4093", 2), ("firewall", 16)]
+    {
         let report = run(&["packets", "--case", case, "--rounds", "100", "--samples", "2"]);
         assert!(figures(&report).len() >= least, "{case}: {report}");
     }

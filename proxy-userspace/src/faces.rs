@@ -38,7 +38,8 @@ impl HttpServers {
     pub fn start(settings: &Settings, failures: mpsc::Sender<Failure>) -> Self {
         let metrics = Metrics::new();
         let health = Health::new(SystemClock, settings.max_sync_interval).with_signs(metrics.signs.clone());
-        let health = Arc::new(health);
+        let firewall = settings.network_policy.then(|| metrics.firewall.clone());
+        let health = Arc::new(health.with_firewall(firewall));
         let (targets, wanted) = watch::channel(Targets::default());
         let (stop, stopped) = watch::channel(());
         let mut servers = JoinSet::new();

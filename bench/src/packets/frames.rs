@@ -234,7 +234,7 @@ fn check(hook: Hook, expected: &Expected, outcome: &Outcome) -> Result<()> {
 }
 
 /// Returns the frame with a payload up to the measured size.
-fn filled(frame: Frame) -> Frame {
+pub fn filled(frame: Frame) -> Frame {
     padded(frame, FRAME)
 }
 

@@ -8,6 +8,7 @@
 mod addresses;
 mod case;
 mod figures;
+mod firewall;
 mod frames;
 mod measure;
 mod network;
@@ -52,6 +53,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         measured.push((case, samples));
     }
     figures::add_ratios(&mut section, &measured)?;
+    firewall::measure(&mut section, &arguments.case, arguments.rounds, arguments.samples)?;
     ensure!(section.figures() > 0, "--case {}: no case has that in its name", arguments.case);
     arguments.output.write(vec![section])
 }

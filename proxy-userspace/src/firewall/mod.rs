@@ -168,7 +168,7 @@ impl Keeper {
         if *writes > 0 {
             debug!(writes, pods = holders.pods.len(), unknown, "the firewall has changed");
         }
-        self.statuses.publish(&self.firewall, &applied, unknown, &self.index);
+        self.statuses.publish(FirewallStatus::of(&self.firewall, &applied, unknown, &self.index));
         let succeeded = applied.failures.is_empty();
         self.tell(applied);
         if succeeded {

@@ -28,6 +28,15 @@ pub struct FirewallStatus {
 #[derive(Clone, Debug)]
 pub struct Statuses(watch::Sender<Option<FirewallStatus>>);
 
+impl FirewallStatus {
+    /// Returns the state after a change.
+    pub(super) fn of(firewall: &Firewall, applied: &Applied, unknown_devices: usize, index: &Index) -> Self {
+        let [pods, peers, rules] = firewall.sizes();
+        let failures = applied.failures.clone();
+        Self { pods, unknown_devices, peers, rules, problems: index.problems().count(), failures }
+    }
+}
+
 impl Default for Statuses {
     fn default() -> Self {
         Self(watch::Sender::new(None))
@@ -41,22 +50,25 @@ impl Statuses {
         self.0.borrow().clone()
     }
 
+    /// Returns why the present policies are not in force; `None` where they are.
+    #[must_use]
+    pub fn fault(&self) -> Option<String> {
+        match &*self.0.borrow() {
+            None => {
+                Some("the firewall has not listed all Namespaces, pods and NetworkPolicies yet".to_owned())
+            }
+            Some(status) => status.failures.first().cloned(),
+        }
+    }
+
     /// Returns the packets that were judged; `None` where there is no firewall, or its counters can't be read.
     #[must_use]
     pub fn judged(bpffs: &Path) -> Option<Judged> {
         judged(bpffs).ok().flatten()
     }
 
-    pub(super) fn publish(
-        &self,
-        firewall: &Firewall,
-        applied: &Applied,
-        unknown_devices: usize,
-        index: &Index,
-    ) {
-        let [pods, peers, rules] = firewall.sizes();
-        let failures = applied.failures.clone();
-        let problems = index.problems().count();
-        self.0.send_replace(Some(FirewallStatus { pods, unknown_devices, peers, rules, problems, failures }));
+    /// Publishes a state.
+    pub fn publish(&self, status: FirewallStatus) {
+        self.0.send_replace(Some(status));
     }
 }

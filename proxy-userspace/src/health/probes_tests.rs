@@ -4,8 +4,10 @@ use tokio::sync::watch;
 
 use super::*;
 use crate::dataplane::{Check, SyncFailure, SyncReport};
+use crate::firewall::{FirewallStatus, Statuses};
 use crate::health::clock_tests::HandClock;
-use crate::health::{HealthObserver, Targets};
+use crate::health::ready::Condition;
+use crate::health::{HealthObserver, SystemClock, Targets};
 use crate::http::tests::{ask, get, start};
 use crate::model::{Change, Desired, Dirty, Eligibility, Kind, ObjectKey, PortKey};
 use crate::reconcile::{Observer, Synced};
@@ -272,7 +274,7 @@ async fn a_node_is_ready_when_all_conditions_hold_and_each_that_fails_is_named()
             && verbose.contains("\r\nContent-Type: text/plain; charset=utf-8\r\n")
             && verbose.ends_with(
                 "[+]source-listed ok\n[+]node-found ok\n[-]data-plane failed: no device is an uplink\n\
-                 [+]changes-applied ok\n[+]self-test ok\n[+]node-checks ok\nreadyz check failed\n"
+                 [+]changes-applied ok\n[+]self-test ok\n[+]node-checks ok\n[+]network-policies ok\nreadyz check failed\n"
             ),
         "{verbose}"
     );
@@ -287,7 +289,30 @@ async fn a_node_is_ready_when_all_conditions_hold_and_each_that_fails_is_named()
     assert_eq!(bench.ready().await, (503, vec!["node-checks".to_owned()]));
     bench.health.set_node_checks(None);
     let verbose = get(bench.address, "/readyz?verbose").await;
-    assert!(verbose.ends_with("[+]self-test ok\n[+]node-checks ok\nreadyz check passed\n"), "{verbose}");
+    assert!(
+        verbose
+            .ends_with("[+]self-test ok\n[+]node-checks ok\n[+]network-policies ok\nreadyz check passed\n"),
+        "{verbose}"
+    );
+}
+
+#[test]
+fn a_node_whose_firewall_is_not_in_force_is_not_ready() {
+    let statuses = Statuses::default();
+    let health = Health::new(SystemClock, Duration::from_secs(30)).with_firewall(Some(statuses.clone()));
+    let wrong = || health.readiness().message(Condition::NetworkPolicies).map(str::to_owned);
+    assert!(wrong().is_some_and(|why| why.contains("not listed")));
+    statuses.publish(FirewallStatus {
+        failures: vec!["POLICY_RULES is full".to_owned()],
+        ..FirewallStatus::default()
+    });
+    assert_eq!(wrong().as_deref(), Some("POLICY_RULES is full"));
+    statuses.publish(FirewallStatus::default());
+    assert_eq!(wrong(), None);
+    assert_eq!(
+        Health::new(SystemClock, Duration::from_secs(30)).readiness().message(Condition::NetworkPolicies),
+        None
+    );
 }
 
 #[tokio::test]

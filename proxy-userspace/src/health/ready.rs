@@ -19,17 +19,20 @@ pub enum Condition {
     SelfTest,
     /// No check of this node that the agent runs each minute, and that readiness waits for, fails.
     NodeChecks,
+    /// With `--network-policy on`: the firewall has the present policies.
+    NetworkPolicies,
 }
 
 impl Condition {
     /// All conditions, in the order in which a starting agent meets them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::SourceListed,
         Self::NodeFound,
         Self::DataPlane,
         Self::ChangesApplied,
         Self::SelfTest,
         Self::NodeChecks,
+        Self::NetworkPolicies,
     ];
 
     /// Returns the name in answers, metrics and `millrace status`.
@@ -42,6 +45,7 @@ impl Condition {
             Self::ChangesApplied => "changes-applied",
             Self::SelfTest => "self-test",
             Self::NodeChecks => "node-checks",
+            Self::NetworkPolicies => "network-policies",
         }
     }
 }

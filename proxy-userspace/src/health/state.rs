@@ -8,6 +8,7 @@ use jiff::Timestamp;
 
 use super::ready::{Condition, Failing, Readiness};
 use crate::dataplane::SyncFailure;
+use crate::firewall::Statuses;
 use crate::model::Eligibility;
 use crate::source::Signs;
 
@@ -23,6 +24,8 @@ pub struct Health {
     state: Mutex<State>,
     /// The state of the source.
     signs: Signs,
+    /// The state of the firewall, if it is to be in force.
+    firewall: Option<Statuses>,
 }
 
 /// A source of the current time.
@@ -92,13 +95,20 @@ impl Health {
     #[must_use]
     pub fn new(clock: impl Clock + 'static, sync_interval: Duration) -> Self {
         let timeout = (sync_interval * 2).max(LEAST_TIMEOUT);
-        Self { clock: Box::new(clock), timeout, state: Mutex::default(), signs: Signs::default() }
+        let (state, signs) = (Mutex::default(), Signs::default());
+        Self { clock: Box::new(clock), timeout, state, signs, firewall: None }
     }
 
     /// Adds the state of the source.
     #[must_use]
     pub fn with_signs(self, signs: Signs) -> Self {
         Self { signs, ..self }
+    }
+
+    /// Adds the state of the firewall.
+    #[must_use]
+    pub fn with_firewall(self, firewall: Option<Statuses>) -> Self {
+        Self { firewall, ..self }
     }
 
     /// Notes that everything was listed once.
@@ -205,6 +215,7 @@ impl Health {
             }),
             Condition::SelfTest => state.fault.clone(),
             Condition::NodeChecks => state.node_checks.clone(),
+            Condition::NetworkPolicies => self.firewall.as_ref()?.fault(),
         }
     }
 

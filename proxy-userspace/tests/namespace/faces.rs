@@ -107,9 +107,15 @@ fn a_client_sees_the_node_drain_and_probes_and_metrics_answer() -> Result<()> {
     let attached = sample(&format!("millrace_programs_attached{{hook=\"tc_egress\",mode=\"{mode}\"}}"))?;
     assert!((attached - 1.0).abs() < 1e-9);
     assert!((sample("millrace_self_test_failed ")?).abs() < 1e-9);
-    for condition in
-        ["source-listed", "node-found", "data-plane", "changes-applied", "self-test", "node-checks"]
-    {
+    for condition in [
+        "source-listed",
+        "node-found",
+        "data-plane",
+        "changes-applied",
+        "self-test",
+        "node-checks",
+        "network-policies",
+    ] {
         let series = format!("millrace_ready{{condition=\"{condition}\"}}");
         get_until(inside, metrics, "/metrics", &format!("{series} 1\n"))?;
     }

@@ -35,6 +35,16 @@ const LOAD_LIMIT: Duration = Duration::from_mins(2);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
+/// Flags of agents that get no `--network-policy on`.
+const UNGUARDED: [&str; 2] = ["--dsr-dispatch", "--network-policy"];
+
+/// Returns whether all agents carry out NetworkPolicies, and policies select all pods and allow everything:
+/// `MILLRACE_POLICIES=on`. Each test must pass with it as without.
+#[must_use]
+pub fn has_policies() -> bool {
+    std::env::var("MILLRACE_POLICIES").is_ok_and(|value| value == "on")
+}
+
 /// The source of the agents.
 #[derive(Clone, Copy, Debug)]
 pub enum Source<'a> {
@@ -180,7 +190,11 @@ impl Proxy {
     fn agent_arguments(&self, more: &[&str]) -> Vec<String> {
         let is_replaced = |own: &&[String]| own.first().is_some_and(|flag| more.contains(&flag.as_str()));
         let own = self.arguments.chunks(2).filter(|own| !is_replaced(own)).flatten().map(String::as_str);
-        ["agent"].into_iter().chain(own).chain(more.iter().copied()).map(str::to_owned).collect()
+        // Pods that answer from Services' addresses and the firewall exclude each other.
+        let is_guarded = has_policies() && !more.iter().any(|flag| UNGUARDED.contains(flag));
+        let policies: &[&str] = if is_guarded { &["--network-policy", "on"] } else { &[] };
+        let own = ["agent"].into_iter().chain(own).chain(policies.iter().copied());
+        own.chain(more.iter().copied()).map(str::to_owned).collect()
     }
 
     /// Runs `millrace <arguments>` in the node's namespace on the node's pins.

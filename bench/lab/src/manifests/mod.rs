@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 
 pub use service::Service;
 
-use crate::topology::{Bed, Node};
+use crate::agent::has_policies;
+use crate::topology::{Bed, Node, Pod};
 
 /// The directory that all agents of a bed follow.
 #[derive(Clone, Debug)]
@@ -28,6 +29,10 @@ impl Manifests {
         // JSON is a part of YAML.
         let nodes = json!({"apiVersion": "v1", "kind": "List", "items": nodes(bed)});
         manifests.put("nodes.yaml", &nodes.to_string())?;
+        if has_policies() {
+            let objects = json!({"apiVersion": "v1", "kind": "List", "items": allowed_pods(bed)});
+            manifests.put("policies-for-all.yaml", &objects.to_string())?;
+        }
         Ok(manifests)
     }
 
@@ -54,6 +59,30 @@ impl Manifests {
         let path = self.directory.join(name);
         fs::remove_file(&path).with_context(|| format!("can't remove {}", path.display()))
     }
+}
+
+/// Returns the pods of a bed, and a policy that selects them all and allows everything. The firewall then looks at each
+/// packet of theirs.
+fn allowed_pods(bed: &Bed) -> Vec<Value> {
+    let pod = |node: &Node, pod: &Pod| {
+        let addresses = pod.addresses().both().map(|address| json!({"ip": address}));
+        json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"namespace": "bed", "name": pod.name(), "uid": pod.name()},
+            "spec": {"nodeName": node.name(), "containers": []},
+            "status": {"podIPs": addresses},
+        })
+    };
+    let pods = bed.nodes().iter().flat_map(|node| node.pods().iter().map(move |one| pod(node, one)));
+    let all = json!({
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"namespace": "bed", "name": "all"},
+        "spec": {"podSelector": {}, "policyTypes": ["Ingress", "Egress"], "ingress": [{}], "egress": [{}]},
+    });
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "bed"}});
+    pods.chain([namespace, all]).collect()
 }
 
 /// Returns the Node objects of a bed.

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use aya::maps::lpm_trie::Key;
 use aya::maps::{Array, HashMap, LpmTrie, MapData, MapError, PerCpuArray, PerCpuValues};
-use aya::programs::{SchedClassifier, TcAttachType, TestRun, TestRunOptions};
+use aya::programs::{ProgramFd, SchedClassifier, TcAttachType, TestRun, TestRunOptions};
 use aya::{Ebpf, EbpfLoader, Pod};
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
@@ -166,6 +166,27 @@ impl PolicyBed {
         send_by(&socket, index, &bytes);
         program.detach(link).expect(device);
         self.passage(direction, &before)
+    }
+
+    /// Returns a program.
+    ///
+    /// # Panics
+    /// If it is not loaded.
+    #[must_use]
+    pub fn program_fd(&self, direction: PolicyDirection) -> ProgramFd {
+        let name = program(direction);
+        let program = self.ebpf().program(name).expect(name);
+        program.fd().and_then(|fd| Ok(fd.try_clone()?)).expect(name)
+    }
+
+    /// Returns the number of dropped packets.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        let counters = self.counters();
+        let drops = PolicyDirection::ALL.into_iter().flat_map(|direction| {
+            PolicyDrop::ALL.into_iter().map(move |reason| reason.counter(direction) as usize)
+        });
+        drops.map(|index| counters[index].packets).sum()
     }
 
     /// Returns what became of a packet, by the counters before it.

@@ -57,7 +57,7 @@ const AGENT: Layout = Layout {
         Uses { name: "routes", may_use: &["model", "node", "dataplane", "reconcile"] },
         Uses { name: "announce", may_use: &["model", "node", "dataplane", "reconcile"] },
         Uses { name: "firewall", may_use: &["policy", "source", "node", "dataplane"] },
-        Uses { name: "health", may_use: &["model", "source", "dataplane", "reconcile", "http"] },
+        Uses { name: "health", may_use: &["model", "source", "dataplane", "reconcile", "firewall", "http"] },
         Uses { name: "events", may_use: &["model", "source", "dataplane", "reconcile", "health"] },
         Uses {
             name: "metrics",
