@@ -25,6 +25,19 @@ pub const POLICY_LAST_EPOCH: u32 = 2;
 /// Flag: the cluster has no policy, so a device whose pod is not known yet is open.
 pub const POLICY_OPEN_UNKNOWN: u32 = 1 << 0;
 
+/// 64-bit words of POLICY_GUARDED: a bit for each device, by the low bits of its index.
+pub const POLICY_GUARDED_WORDS: u32 = 1 << 10;
+
+/// Returns the word and the bit of a device in POLICY_GUARDED.
+///
+/// A set bit is a hint that policies isolate the pod, so that its packets are looked up in the table of connections
+/// first. A wrong hint costs time and nothing else.
+#[inline(always)]
+#[must_use]
+pub const fn guarded_place(device: u32) -> (u32, u64) {
+    (device / u64::BITS % POLICY_GUARDED_WORDS, 1 << (device % u64::BITS))
+}
+
 /// Seconds after the isolation of a pod for which a TCP or SCTP packet in the midst of a connection without an entry may
 /// also be a reply: [`PolicyPod::lenient_until`].
 pub const LENIENT_SECONDS: u32 = 60;
@@ -36,8 +49,12 @@ pub const UNKNOWN_PROFILE: u32 = u32::MAX;
 
 /// Flag of a value of POLICY_PEERS4/6: an address of this node, which always reaches its pods.
 pub const PEER_OWN_NODE: u32 = 1 << 31;
+/// Flag of a value of POLICY_PEERS4/6: an address of any node, or a link-local one of this node.
+///
+/// Nodes take off the outer headers of tunnels, so a pod could send in the name of others by a tunnel to one.
+pub const PEER_NODE: u32 = 1 << 30;
 /// The bits of the class in a value of POLICY_PEERS4/6. An address without an entry has class 0.
-pub const PEER_CLASS: u32 = PEER_OWN_NODE - 1;
+pub const PEER_CLASS: u32 = PEER_NODE - 1;
 
 /// Leading bits of a [`PolicyRule`] that stand for any protocol.
 pub const RULE_ANY_PROTOCOL: u32 = 64;
@@ -108,6 +125,8 @@ shared! {
         pub opened: u16,
         /// Not zero if the last judgement was to allow it.
         pub is_allowed: u16,
+        /// [`PolicyPod::epoch`] at the last judgement. With another one the entry counts as none.
+        pub epoch: u32,
     }
 
     /// Value of POLICY_EVENTS, a ring for each CPU: a dropped packet. The sequence number modulo
@@ -156,8 +175,8 @@ shared! {
         pub peer_port: u16,
         /// IP protocol number.
         pub protocol: u32,
-        /// [`PolicyPod::epoch`].
-        pub epoch: u32,
+        /// Index of the pod's device on the node.
+        pub device: u32,
     }
 
     /// Key of POLICY_FRAGMENTS4/6: packets whose first fragment passed. The value is the monotonic second of that.

@@ -23,7 +23,6 @@ use crate::dataplane::growing::Growing;
 use crate::dataplane::{Dataplane, Mode, change, ipvs};
 use crate::events;
 use crate::faces::{HttpServers, ServedState};
-use crate::firewall::FirewallError;
 use crate::model::{Desired, Model};
 use crate::node::{self, NodeError, NodeSettings, PodRoutes};
 use crate::reconcile::{self, Channels, Intervals, Observer, Reconciler};
@@ -39,6 +38,7 @@ pub const BATCHES: usize = 4;
 /// Failures to open health check node ports, and problems of the node, that may wait to be reported.
 const FAILURES: usize = 64;
 
+use firewall::Surroundings;
 pub use init::init;
 use inspect::Receivers;
 
@@ -80,9 +80,6 @@ pub enum AgentError {
     /// The node's network can't be followed.
     #[error(transparent)]
     Node(#[from] NodeError),
-    /// The pod firewall can't work.
-    #[error(transparent)]
-    Firewall(#[from] FirewallError),
     /// Signals can't be received.
     #[error("signal handler: {0}")]
     Signal(io::Error),
@@ -154,8 +151,9 @@ pub async fn run(settings: Settings) -> Result<(), AgentError> {
     let (policy_sender, policies) = firewall::channel(&settings);
     let outputs = Outputs { batches: event_sender, policies: policy_sender };
     let mut source = start_source(&settings, &served, outputs, others, &mut observers).await?;
-    let (statuses, has_topology) = (served.firewall(), topology.clone());
-    let mut firewall = firewall::start(&settings, policies, has_topology, stopped.clone(), statuses);
+    let around =
+        Surroundings { topology: topology.clone(), nodes: targets.clone(), mode: served.mode_told() };
+    let mut firewall = firewall::start(&settings, policies, around, stopped.clone(), served.firewall());
     // An agent with a wrong --kubeconfig or --source ends above, and has changed no setting of the host.
     if settings.proxy_mode != ProxyMode::None {
         tokio::spawn(node::set_up_conntrack(settings.conntrack));
@@ -182,7 +180,7 @@ pub async fn run(settings: Settings) -> Result<(), AgentError> {
         error = failure_of(&mut source, "source") => Err(error),
         error = failure_of(&mut node, "node") => Err(error),
         error = failure_of(&mut reconcile, "reconcile") => Err(error),
-        error = failure_of(&mut firewall, "firewall") => Err(error),
+        error = panic_of(&mut firewall, "firewall") => Err(error),
         error = panic_of(&mut announcer, "announce") => Err(error),
         error = panic_of(&mut keeper, "routes") => Err(error),
     };

@@ -30,6 +30,7 @@ pub struct ServedState {
     health: Arc<Health>,
     metrics: Metrics,
     targets: watch::Sender<Targets>,
+    mode: watch::Sender<Option<Mode>>,
 }
 
 impl HttpServers {
@@ -59,7 +60,11 @@ impl HttpServers {
             let router = router.merge(health::readyz_router(health.clone()));
             servers.spawn(serve_at("--metrics-bind-address", address, router, stopped));
         }
-        Self { served: ServedState { health, metrics, targets }, servers, stop }
+        Self {
+            served: ServedState { health, metrics, targets, mode: watch::Sender::new(None) },
+            servers,
+            stop,
+        }
     }
 
     /// Returns the state that the servers answer from.
@@ -79,6 +84,7 @@ impl ServedState {
     /// Sets the data plane that serves, once.
     pub fn set_mode(&self, mode: Mode, wanted: ProxyMode) {
         self.metrics.set_mode(mode, wanted);
+        self.mode.send_replace(Some(mode));
     }
 
     /// Takes over what the node's checks found.
@@ -103,6 +109,12 @@ impl ServedState {
     #[must_use]
     pub fn announced(&self) -> Figures {
         self.metrics.announced.clone()
+    }
+
+    /// Returns the data plane that serves, once it is known.
+    #[must_use]
+    pub fn mode_told(&self) -> watch::Receiver<Option<Mode>> {
+        self.mode.subscribe()
     }
 
     /// Returns where the pod firewall publishes its state.

@@ -43,6 +43,8 @@ pub trait Family: Copy {
     fn is_error(kind: u8) -> bool;
     /// Source, destination and protocol of a header that a whole transport header follows.
     fn read_quoted(header: &Self::Header) -> Option<(Self::Address, Self::Address, u8)>;
+    /// Source, destination, protocol and length of a whole packet with one header, and none with an option.
+    fn read_plain(header: &Self::Header) -> Option<(Self::Address, Self::Address, u8, u32)>;
     /// Reads the headers of a frame's packet, the addresses first.
     fn read<const FROM_POD: bool>(skb: Skb, packet: &mut Packet<Self::Address>) -> Result<(), Unread>;
 }
@@ -101,6 +103,15 @@ impl Family for V4 {
             Addr4(header.source),
             Addr4(header.destination),
             header.protocol,
+        ))
+    }
+    #[inline(always)]
+    fn read_plain(header: &Ipv4) -> Option<(Addr4, Addr4, u8, u32)> {
+        (header.version_and_length == PLAIN4 && header.fragment & FRAGMENT_MASK == 0).then_some((
+            Addr4(header.source),
+            Addr4(header.destination),
+            header.protocol,
+            u16::from_be(header.total_length).into(),
         ))
     }
     #[inline(always)]
@@ -178,6 +189,15 @@ impl Family for V6 {
             Addr6(header.source),
             Addr6(header.destination),
             header.next_header,
+        ))
+    }
+    #[inline(always)]
+    fn read_plain(header: &Ipv6) -> Option<(Addr6, Addr6, u8, u32)> {
+        (u32::from_be(header.first_word) >> 28 == 6).then_some((
+            Addr6(header.source),
+            Addr6(header.destination),
+            header.next_header,
+            u32::from(u16::from_be(header.payload_length)) + size_of::<Ipv6>() as u32,
         ))
     }
     #[inline(always)]

@@ -25,6 +25,8 @@ pub enum Role {
     Answer,
     /// It is judged alone.
     Alone,
+    /// It is for another address than the pod's, and judged by its ports, but makes no entry.
+    Passing,
 }
 
 /// Decides about a packet of an isolated pod.
@@ -35,12 +37,12 @@ pub fn decide<F: Family, const FROM_POD: bool>(
     scene: &Scene,
     role: Role,
 ) -> Result<(), PolicyDrop> {
-    if !matches!(role, Role::Opening | Role::Alone)
+    if !matches!(role, Role::Opening | Role::Alone | Role::Passing)
         && let Some(is_allowed) = by_entry::<F, true>(key, scene)
     {
         return if is_allowed { Ok(()) } else { Err(PolicyDrop::Denied) };
     }
-    if judge_new::<F, FROM_POD>(key, scene, role) {
+    if judge_new::<F, FROM_POD>(key, scene, role, skb.came_in_by() == 0) {
         count_allowed::<FROM_POD>(skb);
         return Ok(());
     }
@@ -55,7 +57,11 @@ pub fn decide<F: Family, const FROM_POD: bool>(
 pub fn by_entry<F: Family, const REFRESHES: bool>(key: &KeyOf<F>, scene: &Scene) -> Option<bool> {
     let entry = F::flows().get_ptr_mut(key)?;
     // SAFETY: the look-up found it; the fields are numbers.
-    let PolicyFlow { generation, seen, opened, is_allowed } = unsafe { *entry };
+    let PolicyFlow { generation, seen, opened, is_allowed, epoch } = unsafe { *entry };
+    // The device had another pod, or a pod that is not known.
+    if epoch != scene.epoch {
+        return None;
+    }
     if seen != scene.now && !is_alive::<F>(key, scene, seen) {
         return None;
     }
@@ -79,12 +85,14 @@ fn is_alive<F: Family>(key: &KeyOf<F>, scene: &Scene, seen: u32) -> bool {
 /// Judges a connection by the present tables. A denied entry stays: it remembers who opened.
 #[inline(never)]
 fn judge_again<F: Family>(key: &KeyOf<F>, scene: &Scene, opened: u16, seen: u32) -> bool {
-    let is_allowed = allows::<F>(key, scene, opened, destination_port(key, opened));
+    // The first packet showed whether the node opened it.
+    let is_allowed = allows::<F>(key, scene, opened, destination_port(key, opened), true);
     let flow = PolicyFlow {
         generation: scene.generation,
         seen: if is_allowed { scene.now } else { seen },
         opened,
         is_allowed: is_allowed.into(),
+        epoch: scene.epoch,
     };
     put::<F>(key, &flow);
     is_allowed
@@ -92,20 +100,25 @@ fn judge_again<F: Family>(key: &KeyOf<F>, scene: &Scene, opened: u16, seen: u32)
 
 /// Judges a packet without an entry, or one that opens a connection.
 #[inline(never)]
-fn judge_new<F: Family, const FROM_POD: bool>(key: &KeyOf<F>, scene: &Scene, role: Role) -> bool {
+fn judge_new<F: Family, const FROM_POD: bool>(
+    key: &KeyOf<F>,
+    scene: &Scene,
+    role: Role,
+    is_of_node: bool,
+) -> bool {
     let (own, other) =
         if FROM_POD { (OPENED_BY_POD, OPENED_BY_PEER) } else { (OPENED_BY_PEER, OPENED_BY_POD) };
     // What is judged alone has no ports. An answer's key has an identifier there.
     let is_alone = matches!(role, Role::Alone | Role::Answer);
     let port = if is_alone { 0 } else { destination_port(key, own) };
     let mut opened = own;
-    let mut is_allowed = allows::<F>(key, scene, opened, port);
+    let mut is_allowed = allows::<F>(key, scene, opened, port, is_of_node);
     // The first policy cuts no connection that it allows.
     if !is_allowed && role == Role::Connected && scene.is_lenient {
         opened = other;
-        is_allowed = allows::<F>(key, scene, opened, destination_port(key, opened));
+        is_allowed = allows::<F>(key, scene, opened, destination_port(key, opened), FROM_POD);
     }
-    if is_allowed && !is_alone {
+    if is_allowed && !is_alone && role != Role::Passing {
         put_allowed::<F>(key, scene, opened);
     }
     is_allowed
@@ -114,7 +127,13 @@ fn judge_new<F: Family, const FROM_POD: bool>(key: &KeyOf<F>, scene: &Scene, rol
 /// Writes an entry of a connection that is allowed.
 #[inline(always)]
 pub fn put_allowed<F: Family>(key: &KeyOf<F>, scene: &Scene, opened: u16) {
-    let flow = PolicyFlow { generation: scene.generation, seen: scene.now, opened, is_allowed: 1 };
+    let flow = PolicyFlow {
+        generation: scene.generation,
+        seen: scene.now,
+        opened,
+        is_allowed: 1,
+        epoch: scene.epoch,
+    };
     put::<F>(key, &flow);
 }
 

@@ -180,7 +180,7 @@ fn read_quoted<F: Family, const FROM_POD: bool>(skb: Skb, packet: &Packet<F::Add
         pod_port: ports.source,
         peer_port: ports.destination,
         protocol: protocol.into(),
-        epoch: packet.key.epoch,
+        device: packet.key.device,
     };
     if FROM_POD {
         (key.pod_port, key.peer_port) = (ports.destination, ports.source);

@@ -8,10 +8,13 @@ use crate::policy::maps;
 use crate::policy::scene::Scene;
 
 /// Whether policies allow the connection of a key that an end has opened, at a destination port.
+///
+/// The node reaches its pods. `may_be_node`: whether the packet was made on the node, if it comes from its address: others
+/// come in its name where the node masquerades.
 #[inline(always)]
-pub fn allows<F: Family>(key: &KeyOf<F>, scene: &Scene, opened: u16, port: u16) -> bool {
+pub fn allows<F: Family>(key: &KeyOf<F>, scene: &Scene, opened: u16, port: u16, may_be_node: bool) -> bool {
     if opened == OPENED_BY_PEER {
-        scene.ingress == NOT_ISOLATED || has_rule::<F>(key, scene.ingress, port, true)
+        scene.ingress == NOT_ISOLATED || has_rule::<F>(key, scene.ingress, port, may_be_node)
     } else {
         scene.egress == NOT_ISOLATED || has_rule::<F>(key, scene.egress, port, false)
     }
@@ -25,10 +28,10 @@ pub fn destination_port<A>(key: &proxy_common::policy::PolicyFlowKey<A>, opened:
 
 /// Not inlined: the keys would stay on the programs' stack.
 #[inline(never)]
-fn has_rule<F: Family>(key: &KeyOf<F>, profile: u32, port: u16, is_ingress: bool) -> bool {
+fn has_rule<F: Family>(key: &KeyOf<F>, profile: u32, port: u16, is_open_to_node: bool) -> bool {
     let peer = F::peer(&key.peer);
     // The kubelet's probes come from there.
-    if is_ingress && peer & PEER_OWN_NODE != 0 {
+    if is_open_to_node && peer & PEER_OWN_NODE != 0 {
         return true;
     }
     let class = peer & PEER_CLASS;

@@ -4,8 +4,8 @@ use aya_ebpf::bindings::BPF_F_NO_PREALLOC;
 use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray};
 use aya_ebpf::macros::btf_map;
 use proxy_common::policy::{
-    POLICY_CONFIG_WORDS, POLICY_COUNTERS_ENTRIES, POLICY_EVENTS_ENTRIES, POLICY_PODS_ENTRIES, PolicyEvent,
-    PolicyFlow, PolicyFlowKey, PolicyFragmentKey, PolicyPod, PolicyRule,
+    POLICY_CONFIG_WORDS, POLICY_COUNTERS_ENTRIES, POLICY_EVENTS_ENTRIES, POLICY_GUARDED_WORDS,
+    POLICY_PODS_ENTRIES, PolicyEvent, PolicyFlow, PolicyFlowKey, PolicyFragmentKey, PolicyPod, PolicyRule,
 };
 use proxy_common::verdict::Counter;
 use proxy_common::{Addr4, Addr6};
@@ -28,6 +28,10 @@ pub static POLICY_CONFIG: Array<u32, { POLICY_CONFIG_WORDS as usize }> = Array::
 /// Pods by the index of their device on the node. Written by the agent.
 #[btf_map]
 pub static POLICY_PODS: HashMap<u32, PolicyPod, { POLICY_PODS_ENTRIES as usize }, ON_DEMAND> = HashMap::new();
+/// A hint for each device whether policies isolate its pod
+/// ([`guarded_place`](proxy_common::policy::guarded_place)). Written by the agent.
+#[btf_map]
+pub static POLICY_GUARDED: Array<u64, { POLICY_GUARDED_WORDS as usize }> = Array::new();
 /// Classes of IPv4 peers by prefix; `PEER_OWN_NODE` is set at addresses of this node. Written by the agent.
 #[btf_map]
 pub static POLICY_PEERS4: LpmTrie<Addr4, u32, PEERS_DEFAULT> = LpmTrie::new();

@@ -3,6 +3,8 @@
 // A packet's order: each module uses only those below it. Blank lines keep rustfmt from sorting them.
 pub mod walk;
 
+mod short;
+
 mod icmp;
 
 mod fragments;

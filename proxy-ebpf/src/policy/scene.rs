@@ -23,6 +23,8 @@ pub struct Scene {
     pub egress: u32,
     /// Number of the pod.
     pub epoch: u32,
+    /// Index of its device.
+    pub device: u32,
     /// Number of the tables. It is read before them: a judgement by older tables than it says would stay.
     pub generation: u32,
     /// Whether a packet without an entry may be a reply.
@@ -35,6 +37,8 @@ impl Scene {
     /// Returns the scene on a device; `None` if everything passes there.
     #[inline(always)]
     pub fn of<const FROM_POD: bool>(device: u32) -> Option<Self> {
+        // In this order: the agent writes pods before the number.
+        let (generation, flags) = (config(POLICY_GENERATION), config(POLICY_FLAGS));
         // SAFETY: the numbers are copied at once. An update gives the entry new memory, and its old one to another
         // pod at the earliest: the addresses are compared with a packet's, which then is dropped once.
         let pod = unsafe { maps::POLICY_PODS.get(&device) };
@@ -44,7 +48,6 @@ impl Scene {
         if !FROM_POD && ingress | egress == NOT_ISOLATED {
             return None;
         }
-        let (generation, flags) = (config(POLICY_GENERATION), config(POLICY_FLAGS));
         if pod.is_none() && flags & POLICY_OPEN_UNKNOWN != 0 {
             return None;
         }
@@ -53,7 +56,7 @@ impl Scene {
         let is_lenient = pod.is_some_and(|pod| {
             pod.lenient_until != 0 && now.wrapping_sub(pod.lenient_until).cast_signed() < 0
         });
-        Some(Self { pod, ingress, egress, epoch, generation, is_lenient, now })
+        Some(Self { pod, ingress, egress, epoch, device, generation, is_lenient, now })
     }
 
     /// Whether a policy isolates the pod in a direction.
@@ -75,7 +78,8 @@ pub const fn direction(from_pod: bool) -> PolicyDirection {
     if from_pod { PolicyDirection::Egress } else { PolicyDirection::Ingress }
 }
 
+/// A word of the settings.
 #[inline(always)]
-fn config(word: u32) -> u32 {
+pub fn config(word: u32) -> u32 {
     maps::POLICY_CONFIG.get(word).copied().unwrap_or(0)
 }

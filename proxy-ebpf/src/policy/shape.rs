@@ -2,6 +2,30 @@
 
 use proxy_common::policy::PolicyFlowKey;
 
+use crate::header::{Ports, Wire, tcp_flag};
+
+/// The part of a TCP header that tells the connection, and whether the packet opens it.
+#[repr(C, packed(2))]
+#[derive(Clone, Copy)]
+pub struct TcpStart {
+    /// The ports.
+    pub ports: Ports,
+    _numbers: [u32; 2],
+    _data_offset: u8,
+    flags: u8,
+}
+
+// SAFETY: integers in the order of the wire, without padding.
+unsafe impl Wire for TcpStart {}
+
+impl TcpStart {
+    /// Whether the packet opens a connection.
+    #[inline(always)]
+    pub const fn opens(&self) -> bool {
+        self.flags & (tcp_flag::SYN | tcp_flag::ACK) == tcp_flag::SYN
+    }
+}
+
 /// What a packet's IP headers say.
 pub struct Packet<A> {
     /// The key of its connection, without ports.

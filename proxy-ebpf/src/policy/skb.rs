@@ -39,6 +39,13 @@ impl Skb {
         unsafe { (*self.context).ifindex }
     }
 
+    /// The index of the device that the frame came in by; 0 for a frame of this node.
+    #[inline(always)]
+    pub fn came_in_by(self) -> u32 {
+        // SAFETY: as above.
+        unsafe { (*self.context).ingress_ifindex }
+    }
+
     /// Bytes of the frame.
     #[inline(always)]
     pub fn length(self) -> u32 {

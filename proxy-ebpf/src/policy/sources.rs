@@ -1,7 +1,7 @@
 //! Names that a pod may use: its own addresses, and those of the link.
 
 use proxy_common::addr::Address;
-use proxy_common::policy::{PEER_OWN_NODE, PolicyDrop, PolicyPod};
+use proxy_common::policy::{PEER_NODE, PEER_OWN_NODE, PolicyDrop, PolicyPod};
 
 use crate::header::{Arp, ETHERNET};
 use crate::policy::family::Family;
@@ -24,7 +24,8 @@ pub fn check<F: Family>(
     }
     let is_nameless =
         F::Address::WORDS == 4 && !is_set(source) && is_readable && packet.key.protocol as u8 == F::ICMP;
-    if is_link_local(source) || is_nameless { Ok(()) } else { Err(PolicyDrop::ForeignSource) }
+    let is_of_link = is_link_local(source) && F::peer(source) & PEER_NODE == 0;
+    if is_of_link || is_nameless { Ok(()) } else { Err(PolicyDrop::ForeignSource) }
 }
 
 /// Whether a packet goes from a known pod to itself. A link-local address need not be the pod's own.
@@ -37,7 +38,8 @@ pub fn is_to_itself<F: Family>(packet: &Packet<F::Address>, pod: &PolicyPod) -> 
 /// Whether a message may name this address as the pod's.
 #[inline(always)]
 pub fn may_claim<F: Family>(address: &F::Address, pod: &PolicyPod) -> bool {
-    is_link_local(address) || address.difference(&F::address_of(pod)) == 0
+    is_link_local(address) && F::peer(address) & PEER_NODE == 0
+        || address.difference(&F::address_of(pod)) == 0
 }
 
 /// Whether a pod's neighbour has the address, so that messages to it don't leave the node.

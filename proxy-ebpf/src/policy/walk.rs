@@ -2,38 +2,38 @@
 
 use aya_ebpf::bindings::{TC_ACT_SHOT, TC_ACT_UNSPEC};
 use proxy_common::addr::Address;
-use proxy_common::policy::{OPENED_BY_PEER, PolicyDrop, PolicyFlowKey};
+use proxy_common::policy::{OPENED_BY_PEER, PEER_NODE, PolicyDrop, PolicyFlowKey};
 use proxy_common::sctp::INIT;
+use proxy_common::way::FOU_PORT;
 
-use crate::header::{ETHERNET, Ports, SctpStart, Wire, ether_type, protocol, tcp_flag};
+use crate::header::{ETHERNET, Ports, SctpStart, Wire, ether_type, protocol};
 use crate::policy::family::{Family, V4, V6};
 use crate::policy::follow::{self, Role};
 use crate::policy::icmp::{self, set_ports};
 use crate::policy::record::{Ends, record_drop};
 use crate::policy::scene::Scene;
-use crate::policy::shape::{Packet, Piece, Unread};
+use crate::policy::shape::{Packet, Piece, TcpStart, Unread};
 use crate::policy::skb::{Skb, Tag};
-use crate::policy::{fragments, sources};
+use crate::policy::{fragments, short, sources};
 
 /// VLAN tags inside a frame: the kernel has taken out one already.
 const TAGS: [u16; 2] = [0x8100_u16.to_be(), 0x88a8_u16.to_be()];
 
-/// The part of a TCP header that tells the connection, and whether the packet opens it.
-#[repr(C, packed(2))]
-#[derive(Clone, Copy)]
-struct TcpStart {
-    ports: Ports,
-    _numbers: [u32; 2],
-    _data_offset: u8,
-    flags: u8,
-}
-
-// SAFETY: integers in the order of the wire, without padding.
-unsafe impl Wire for TcpStart {}
+/// Protocol number of GRE.
+const GRE: u8 = 47;
+/// UDP ports of tunnels without keys, network byte order: VXLAN (Linux' own default and IANA's), Geneve, FoU.
+const TUNNEL_PORTS: [u16; 4] = [8472_u16.to_be(), 4789_u16.to_be(), 6081_u16.to_be(), FOU_PORT.to_be()];
 
 /// Judges a frame and returns the action. `TC_ACT_UNSPEC` lets programs behind ours run.
 #[inline(always)]
 pub fn run<const FROM_POD: bool>(skb: Skb) -> i32 {
+    // What comes back to the device that it came from is the pod's own: a Service of its own pod sends it so.
+    if !FROM_POD && skb.came_in_by() == skb.device() {
+        return TC_ACT_UNSPEC;
+    }
+    if short::passes::<FROM_POD>(skb) {
+        return TC_ACT_UNSPEC;
+    }
     let Some(scene) = Scene::of::<FROM_POD>(skb.device()) else { return TC_ACT_UNSPEC };
     // Nothing but the pull changes the frame, and all that follows looks it up again.
     skb.pull((ETHERNET + size_of::<u32>()) as u32);
@@ -79,7 +79,7 @@ fn judge_other<const FROM_POD: bool>(skb: Skb, scene: &Scene, ether_type: u16) -
 #[inline(always)]
 fn walk<F: Family, const FROM_POD: bool>(skb: Skb, scene: &Scene) -> bool {
     let mut packet = Packet {
-        key: PolicyFlowKey { epoch: scene.epoch, ..PolicyFlowKey::default() },
+        key: PolicyFlowKey { device: scene.device, ..PolicyFlowKey::default() },
         transport: 0,
         end: 0,
         id: 0,
@@ -143,6 +143,9 @@ fn judge_transport<F: Family, const FROM_POD: bool>(
     scene: &Scene,
 ) -> Result<(), PolicyDrop> {
     let protocol = packet.key.protocol as u8;
+    if FROM_POD && scene.pod.is_some() && is_tunnel_to_node::<F>(skb, packet, protocol) {
+        return Err(PolicyDrop::ForeignSource);
+    }
     let role = if protocol == F::ICMP && (F::Address::WORDS == 4 || scene.is_isolated()) {
         match icmp::look_at::<F, FROM_POD>(skb, packet, scene).role()? {
             Some(role) => role,
@@ -163,10 +166,31 @@ fn judge_transport<F: Family, const FROM_POD: bool>(
         expect_itself::<F>(packet, scene);
         return Ok(());
     }
-    // Only what the pod has sent comes from itself.
-    let is_from_itself = !FROM_POD && packet.key.pod.difference(&packet.key.peer) == 0;
-    let role = if is_from_itself && role == Role::Opening { Role::Connected } else { role };
+    let mut role = role;
+    if !FROM_POD {
+        // Only what the pod has sent comes from itself.
+        if packet.key.pod.difference(&packet.key.peer) == 0 && role == Role::Opening {
+            role = Role::Connected;
+        }
+        // No connection of the pod: an entry would let it answer in another's name.
+        if scene.pod.is_some_and(|pod| packet.key.pod.difference(&F::address_of(pod)) != 0) {
+            role = if matches!(role, Role::Alone | Role::Answer) { role } else { Role::Passing };
+        }
+    }
     follow::decide::<F, FROM_POD>(skb, &packet.key, scene, role)
+}
+
+/// Whether a packet is for a node, which would take off its outer headers and believe what is inside.
+#[inline(always)]
+fn is_tunnel_to_node<F: Family>(skb: Skb, packet: &Packet<F::Address>, protocol: u8) -> bool {
+    let may_be_tunnel = match protocol {
+        protocol::IPV4 | protocol::IPV6 | GRE => true,
+        protocol::UDP => {
+            read::<F, Ports>(skb, packet).is_some_and(|ports| TUNNEL_PORTS.contains(&ports.destination))
+        }
+        _ => false,
+    };
+    may_be_tunnel && F::peer(&packet.key.peer) & PEER_NODE != 0
 }
 
 /// Lets the packet in that a pod sends to itself. Whoever else uses the pod's address as source has no entry.
@@ -186,8 +210,7 @@ fn read_role<F: Family, const FROM_POD: bool>(
     let (ports, role) = match protocol {
         protocol::TCP => {
             let start = read::<F, TcpStart>(skb, packet).ok_or(PolicyDrop::Unreadable)?;
-            let opens = start.flags & (tcp_flag::SYN | tcp_flag::ACK) == tcp_flag::SYN;
-            (start.ports, if opens { Role::Opening } else { Role::Connected })
+            (start.ports, if start.opens() { Role::Opening } else { Role::Connected })
         }
         protocol::UDP => (read::<F, Ports>(skb, packet).ok_or(PolicyDrop::Unreadable)?, Role::Datagram),
         protocol::SCTP => {

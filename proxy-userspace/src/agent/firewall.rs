@@ -1,17 +1,20 @@
 //! The pod firewall beside the proxy.
 
+use std::collections::BTreeSet;
 use std::future::Future;
+use std::net::IpAddr;
 
 use futures_util::future::try_join;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
-use tracing::info;
+use tracing::{info, warn};
 
 use super::BATCHES;
 use crate::config::Settings;
+use crate::dataplane::Mode;
 use crate::dataplane::ebpf::firewall::remove;
-use crate::firewall::{FirewallError, FirewallSettings, Statuses, keep_firewall};
+use crate::firewall::{FirewallSettings, Inputs, Statuses, keep_firewall};
 use crate::node::Topology;
 use crate::source::{PolicyBatch, SourceError};
 
@@ -24,33 +27,39 @@ pub fn channel(settings: &Settings) -> PolicyChannel {
     channel.map_or((None, None), |(sender, receiver)| (Some(sender), Some(receiver)))
 }
 
+/// What the firewall follows beside the policies.
+pub struct Surroundings {
+    pub topology: watch::Receiver<Option<Topology>>,
+    pub nodes: watch::Receiver<Option<BTreeSet<IpAddr>>>,
+    pub mode: watch::Receiver<Option<Mode>>,
+}
+
 /// Starts the firewall, in a thread of its own since its system calls block. Without policies, removes what an earlier
 /// agent has left.
 pub fn start(
     settings: &Settings,
     policies: Option<mpsc::Receiver<PolicyBatch>>,
-    topology: watch::Receiver<Option<Topology>>,
+    around: Surroundings,
     mut stopped: watch::Receiver<()>,
     statuses: Statuses,
-) -> JoinHandle<Result<(), FirewallError>> {
+) -> JoinHandle<()> {
     let wanted = FirewallSettings { bpffs: settings.bpffs.clone(), node: settings.model.node_name.clone() };
-    let Some(policies) = policies else {
-        return spawn_blocking(move || {
-            let removed = remove(&wanted.bpffs)?;
-            if !removed.is_empty() {
-                info!("--network-policy is off: the firewall of an earlier agent is removed");
-            }
-            Ok(())
+    let Some(events) = policies else {
+        return spawn_blocking(move || match remove(&wanted.bpffs) {
+            Ok(removed) if removed.is_empty() => {}
+            Ok(_) => info!("--network-policy is off: the firewall of an earlier agent is removed"),
+            Err(error) => warn!(%error, "the firewall of an earlier agent can't be removed and goes on"),
         });
     };
+    let Surroundings { topology, nodes, mode } = around;
     let runtime = Handle::current();
     spawn_blocking(move || {
         runtime.block_on(async move {
             tokio::select! {
-                _ = stopped.changed() => Ok(()),
-                kept = keep_firewall(wanted, policies, topology, statuses) => kept,
+                _ = stopped.changed() => {}
+                () = keep_firewall(wanted, Inputs { events, topology, nodes, mode }, statuses) => {}
             }
-        })
+        });
     })
 }
 

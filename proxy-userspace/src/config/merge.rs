@@ -12,7 +12,8 @@ use super::error::Refused;
 use super::file::{FileSettings, GoDuration};
 use super::parse::{self, AlgorithmWord, BindAddress};
 use super::{
-    AgentArgs, ConfigError, HEALTHZ_PORT, Interval, METRICS_PORT, Settings, Source, Task, given, overlap,
+    AgentArgs, ConfigError, HEALTHZ_PORT, Interval, METRICS_PORT, ProxyMode, Settings, Source, Task, given,
+    overlap,
 };
 use crate::dataplane::ebpf::{Dispatch, Dsr, SocketLb, Sockets};
 use crate::dataplane::ipvs;
@@ -36,11 +37,12 @@ pub fn settings(
     let (min_sync_interval, max_sync_interval) = sync_intervals(args, file)?;
     let model = model(args, file, host_name)?;
     let dsr = dsr(args, &model)?;
-    let network_policy = network_policy(args, &dsr)?;
+    let proxy_mode = args.proxy_mode.or(file.proxy_mode).unwrap_or_default();
+    let network_policy = network_policy(args, &dsr, proxy_mode)?;
     Ok(Settings {
         source: source(args, file)?,
         model,
-        proxy_mode: args.proxy_mode.or(file.proxy_mode).unwrap_or_default(),
+        proxy_mode,
         healthz_bind_address: args.healthz_bind_address.or(file.healthz_bind_address).unwrap_or(HEALTHZ).0,
         metrics_bind_address: args.metrics_bind_address.or(file.metrics_bind_address).unwrap_or(METRICS).0,
         uplinks: args.uplinks.clone(),
@@ -140,12 +142,20 @@ fn dsr(args: &AgentArgs, model: &ModelSettings) -> Result<Dsr, ConfigError> {
 }
 
 /// Whether NetworkPolicies are enforced.
-fn network_policy(args: &AgentArgs, dsr: &Dsr) -> Result<bool, ConfigError> {
+fn network_policy(args: &AgentArgs, dsr: &Dsr, mode: ProxyMode) -> Result<bool, ConfigError> {
     let is_on = args.network_policy.unwrap_or(false);
     if is_on && dsr.dispatch == Dispatch::Pod {
         let message = "on is not accepted with --dsr-dispatch pod: pods then answer from addresses of Services, which \
                        count as forged; takes effect with --dsr-dispatch node";
         return Err(ConfigError { origin: "--network-policy".to_owned(), message: message.to_owned() });
+    }
+    if is_on && matches!(mode, ProxyMode::Ipvs | ProxyMode::None) {
+        let message = format!(
+            "on is not accepted with --proxy-mode {}: Services are translated behind the firewall there; takes effect \
+             with ebpf and auto",
+            mode.name()
+        );
+        return Err(ConfigError { origin: "--network-policy".to_owned(), message });
     }
     Ok(is_on)
 }

@@ -200,6 +200,7 @@ impl Settings {
         NodeSettings {
             uplinks: self.uplinks.iter().cloned().collect(),
             pod_interfaces: self.pod_interfaces.clone(),
+            is_guarded: self.network_policy,
             xdp: match self.xdp {
                 XdpMode::Off => XdpUse::Never,
                 XdpMode::Auto => XdpUse::OffTheWire,

@@ -6,20 +6,21 @@
 mod status;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, info, warn};
 
 pub use status::{FirewallStatus, Statuses};
 
-use crate::dataplane::ebpf::OpenError;
-use crate::dataplane::ebpf::firewall::{Applied, Firewall, LocalPod, Wanted};
-use crate::node::{FarEnd, Hook, NodeError, PodDevices, Topology};
-use crate::policy::{Compiled, Index, Problem, Site};
+use crate::dataplane::Mode;
+use crate::dataplane::ebpf::firewall::{Applied, Firewall, Holders, Wanted};
+use crate::node::{AttachTarget, FarEnd, Hook, PodDevices, Topology, device_name};
+use crate::policy::{Compiled, Index, LocalPod, Problem, Site};
 use crate::source::{PolicyBatch, PolicyEvent};
 
 /// The settings of the firewall.
@@ -31,82 +32,69 @@ pub struct FirewallSettings {
     pub node: String,
 }
 
-/// The reasons why the firewall can't work.
-#[derive(Debug, thiserror::Error)]
-pub enum FirewallError {
-    /// Its programs and maps can't be opened.
-    #[error("--network-policy: {0}")]
-    Open(#[from] OpenError),
-    /// The devices of pods can't be asked for.
-    #[error("--network-policy: {0}")]
-    Node(#[from] NodeError),
+/// What the firewall follows.
+#[derive(Debug)]
+pub struct Inputs {
+    /// Namespaces, pods and NetworkPolicies.
+    pub events: mpsc::Receiver<PolicyBatch>,
+    /// The devices and addresses of this node.
+    pub topology: watch::Receiver<Option<Topology>>,
+    /// The addresses of all nodes.
+    pub nodes: watch::Receiver<Option<BTreeSet<IpAddr>>>,
+    /// How the node serves, once it is known.
+    pub mode: watch::Receiver<Option<Mode>>,
 }
 
 /// Time between two looks at links, and at devices whose pod is not known.
 const LOOK: Duration = Duration::from_secs(1);
 /// The shortest time between two computations. A program that read a number before a change has ended by then.
 const PAUSE: Duration = Duration::from_millis(20);
+/// The longest time between a change and its computation: the last one took long, and is to take a fifth of a processor.
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// Time until it is tried again to open the firewall.
+const RETRY: Duration = Duration::from_secs(10);
 /// Batches that are taken before a computation.
 const BATCHES: usize = 1_000;
 
 /// Keeps the firewall, until a channel is closed. What it has attached stays in force.
 ///
 /// Nothing changes before everything was listed once: until then, the tables of an earlier agent judge.
-pub async fn keep_firewall(
-    settings: FirewallSettings,
-    mut events: mpsc::Receiver<PolicyBatch>,
-    mut topology: watch::Receiver<Option<Topology>>,
-    statuses: Statuses,
-) -> Result<(), FirewallError> {
-    let firewall = Firewall::open(&settings.bpffs)?;
+pub async fn keep_firewall(settings: FirewallSettings, mut inputs: Inputs, statuses: Statuses) {
+    let Ok(mode) = inputs.mode.wait_for(Option::is_some).await.map(|mode| *mode) else { return };
+    if mode != Some(Mode::Ebpf) {
+        let why = "--network-policy on has no effect: this node is not served by eBPF, and what translates Services \
+                   here does so behind the firewall";
+        warn!(problem = why, "the firewall");
+        statuses.publish(FirewallStatus::failed(why));
+        return;
+    }
+    let (firewall, pod_devices) = loop {
+        let opened = Firewall::open(&settings.bpffs).map_err(|error| error.to_string());
+        match opened.and_then(|firewall| Ok((firewall, PodDevices::open().map_err(|e| e.to_string())?))) {
+            Ok(opened) => break opened,
+            Err(error) => {
+                warn!(%error, "the firewall can't be opened; tried again");
+                statuses.publish(FirewallStatus::failed(&error));
+                sleep(RETRY).await;
+            }
+        }
+    };
     let mut keeper = Keeper {
         settings,
         firewall,
-        pod_devices: PodDevices::open()?,
+        pod_devices,
         index: Index::default(),
         is_listed: false,
+        is_stale: true,
         compiled: Compiled::default(),
+        devices: BTreeSet::new(),
         ends: BTreeMap::new(),
+        aside: BTreeSet::new(),
         is_settled: false,
         warned: BTreeSet::new(),
         statuses,
     };
-    let mut due = Some(Instant::now());
-    let mut look_at = Instant::now() + LOOK;
-    loop {
-        let is_ready = keeper.is_listed && topology.borrow().is_some();
-        tokio::select! {
-            biased;
-            () = sleep_until(due.unwrap_or(look_at)), if is_ready => {
-                let begun = Instant::now();
-                let now = topology.borrow_and_update().clone().unwrap_or_default();
-                due = (!keeper.refresh(&now).await?).then(|| Instant::now() + LOOK);
-                look_at = Instant::now() + LOOK;
-                // At most a fifth of a processor.
-                let pause = PAUSE.max(begun.elapsed() * 4);
-                tokio::time::sleep(pause).await;
-            }
-            changed = topology.changed() => match changed {
-                Ok(()) => due = Some(Instant::now()),
-                Err(_) => return Ok(()),
-            },
-            batch = events.recv() => {
-                let Some(batch) = batch else { return Ok(()) };
-                keeper.take(batch);
-                for _ in 0..BATCHES {
-                    let Ok(batch) = events.try_recv() else { break };
-                    keeper.take(batch);
-                }
-                due = Some(Instant::now());
-            }
-        }
-    }
-}
-
-/// Returns the second of the clock that the programs read, its low bits.
-fn now() -> u32 {
-    let time = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from);
-    u32::try_from(time.as_secs() & u64::from(u32::MAX)).unwrap_or(0)
+    keeper.follow(inputs).await;
 }
 
 struct Keeper {
@@ -115,10 +103,16 @@ struct Keeper {
     pod_devices: PodDevices,
     index: Index,
     is_listed: bool,
+    /// Whether anything has changed that the tables depend on.
+    is_stale: bool,
     /// The tables that the maps have.
     compiled: Compiled,
-    /// The other ends of the devices of pods, as they were looked at last.
+    /// The devices of pods.
+    devices: BTreeSet<u32>,
+    /// Their other ends, as they were looked at last.
     ends: BTreeMap<u32, FarEnd>,
+    /// Those that are no pod's business.
+    aside: BTreeSet<u32>,
     /// Whether each device had its pod, and each pod its device.
     is_settled: bool,
     /// What was warned of.
@@ -127,59 +121,153 @@ struct Keeper {
 }
 
 impl Keeper {
+    async fn follow(&mut self, inputs: Inputs) {
+        let Inputs { mut events, mut topology, mut nodes, .. } = inputs;
+        let (mut due, mut not_before) = (Some(Instant::now()), Instant::now());
+        let mut look_at = Instant::now() + LOOK;
+        loop {
+            let is_ready = self.is_listed && topology.borrow().is_some();
+            let wake = due.map_or(look_at, |due| due.max(not_before));
+            tokio::select! {
+                biased;
+                () = sleep_until(wake), if is_ready => {
+                    let begun = Instant::now();
+                    let network = topology.borrow_and_update().clone().unwrap_or_default();
+                    let of_nodes = nodes.borrow_and_update().clone().unwrap_or_default();
+                    let failures = self.refresh(&network, of_nodes).await;
+                    due = (!failures).then(|| Instant::now() + LOOK);
+                    look_at = Instant::now() + LOOK;
+                    not_before = Instant::now() + PAUSE.max(begun.elapsed() * 4).min(LONGEST_PAUSE);
+                }
+                changed = topology.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    // A new pod waits for nothing else.
+                    let network = topology.borrow_and_update().clone().unwrap_or_default();
+                    self.guard(&network).await;
+                    self.is_stale = true;
+                    due = Some(Instant::now());
+                }
+                changed = nodes.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    self.is_stale = true;
+                    due = Some(Instant::now());
+                }
+                batch = events.recv() => {
+                    let Some(batch) = batch else { return };
+                    self.take(batch);
+                    for _ in 0..BATCHES {
+                        let Ok(batch) = events.try_recv() else { break };
+                        self.take(batch);
+                    }
+                    due = Some(Instant::now());
+                }
+            }
+        }
+    }
+
     fn take(&mut self, batch: PolicyBatch) {
         for event in batch {
             match event {
-                PolicyEvent::Change(change) => self.index.apply(change),
+                PolicyEvent::Change(change) => {
+                    self.index.apply(change);
+                    self.is_stale = true;
+                }
                 PolicyEvent::Listed => self.is_listed = true,
                 PolicyEvent::Problem(problem) => warn!(%problem, "an object of a policy can't be read"),
             }
         }
     }
 
-    /// Brings the firewall to the present state. Returns whether that has succeeded.
-    async fn refresh(&mut self, topology: &Topology) -> Result<bool, FirewallError> {
-        let devices: BTreeSet<u32> = topology
-            .devices
-            .iter()
-            .filter(|(_, target)| target.hooks.contains(&Hook::TcPodIn))
-            .map(|(d, _)| *d)
-            .collect();
-        if !self.is_settled || !self.ends.keys().eq(devices.iter()) {
-            self.ends = self.pod_devices.look(&devices).await?;
+    /// Closes the devices of new pods, at once.
+    async fn guard(&mut self, network: &Topology) {
+        let new: BTreeSet<u32> = pod_devices(network).difference(&self.devices).copied().collect();
+        if new.is_empty() {
+            return;
         }
-        let site = Site { node: self.settings.node.clone(), addresses: topology.addresses.clone() };
+        // A look that fails is repeated by the refresh.
+        let ends = self.pod_devices.look(&new).await.unwrap_or_default();
+        for failure in self.firewall.guard(&ends.keys().copied().collect()) {
+            warn!(problem = failure, "the firewall");
+        }
+    }
+
+    /// Brings the firewall to the present state. Returns whether that has succeeded.
+    async fn refresh(&mut self, network: &Topology, of_nodes: BTreeSet<IpAddr>) -> bool {
+        let mut failures = self.look(network).await;
+        if !self.is_stale {
+            let guarded = self.ends.keys().filter(|device| !self.aside.contains(device)).copied().collect();
+            failures.extend(self.firewall.attach(&guarded, &self.aside));
+            let is_well = failures.is_empty();
+            if !is_well {
+                self.is_stale = true;
+                self.statuses.publish(FirewallStatus::failed(&failures.join("; ")));
+            }
+            return is_well;
+        }
+        let mut nodes = of_nodes;
+        match self.pod_devices.link_local().await {
+            Ok(own) => nodes.extend(own),
+            Err(error) => failures.push(error.to_string()),
+        }
+        let site = Site { node: self.settings.node.clone(), addresses: network.addresses.clone() };
         let next = self.index.compile_after(&site, &self.compiled);
         let between = self.index.compile_between(&site, &self.compiled, &next);
         let pods: Vec<LocalPod<'_>> =
-            self.index.local_pods(&site.node).filter(|(_, addresses)| !addresses.is_empty()).collect();
-        let applied = self.firewall.apply(&Wanted {
+            self.index.local_pods(&site.node).filter(|pod| !pod.addresses.is_empty()).collect();
+        let mut applied = self.firewall.apply(&Wanted {
             tables: &next,
             between: between.as_ref(),
             has_policies: self.index.has_policies(),
             now: now(),
             devices: &self.ends,
             pods: &pods,
+            nodes: &nodes,
         });
-        let Applied { writes, holders, .. } = &applied;
-        let unknown = self.ends.len() - holders.pods.len() - holders.aside.len();
-        let homeless = pods.len() - holders.pods.len();
-        self.is_settled = unknown == 0 && homeless == 0;
-        if *writes > 0 {
-            debug!(writes, pods = holders.pods.len(), unknown, "the firewall has changed");
+        let Holders { pods: behind, aside, .. } = &applied.holders;
+        let unknown = self.ends.len() - behind.len() - aside.len();
+        self.is_settled = unknown == 0 && pods.len() == behind.len();
+        if applied.writes > 0 {
+            debug!(writes = applied.writes, pods = behind.len(), unknown, "the firewall has changed");
         }
+        self.aside.clone_from(aside);
+        applied.failures.extend(failures);
         self.statuses.publish(FirewallStatus::of(&self.firewall, &applied, unknown, &self.index));
-        let succeeded = applied.failures.is_empty();
-        self.tell(applied);
-        if succeeded {
+        self.is_stale = !applied.failures.is_empty();
+        if applied.is_written {
             self.compiled = next;
         }
-        Ok(succeeded)
+        self.tell(applied);
+        !self.is_stale
+    }
+
+    /// Looks at the other ends of devices that are new or whose pod is not known. What a device showed before holds
+    /// until the device is gone: a pod that is known is not open because a question failed.
+    async fn look(&mut self, network: &Topology) -> Vec<String> {
+        let devices = pod_devices(network);
+        if self.is_settled && devices == self.devices {
+            return Vec::new();
+        }
+        let before = self.ends.clone();
+        self.ends.retain(|device, _| device_name(*device).is_some());
+        let failed = match self.pod_devices.look(&devices).await {
+            Ok(ends) => {
+                self.ends.extend(ends);
+                self.devices = devices;
+                None
+            }
+            Err(error) => Some(format!("the devices of pods can't be asked for: {error}")),
+        };
+        self.is_stale |= self.ends != before;
+        failed.into_iter().collect()
     }
 
     /// Logs what a person should see, once.
     fn tell(&mut self, applied: Applied) {
-        let name = |device: &u32| crate::node::device_name(*device).unwrap_or_else(|| device.to_string());
+        let name = |device: &u32| device_name(*device).unwrap_or_else(|| device.to_string());
         let contested: Vec<String> = applied.holders.contested.iter().map(name).collect();
         let contested = (!contested.is_empty()).then(|| {
             format!("several devices lead to one pod's address and stay closed: {}", contested.join(", "))
@@ -194,4 +282,15 @@ impl Keeper {
         }
         self.warned = now;
     }
+}
+
+fn pod_devices(network: &Topology) -> BTreeSet<u32> {
+    let leads_to_pod = |target: &AttachTarget| target.hooks.contains(&Hook::TcPodIn);
+    network.devices.iter().filter(|(_, target)| leads_to_pod(target)).map(|(device, _)| *device).collect()
+}
+
+/// Returns the second of the clock that the programs read, its low bits.
+fn now() -> u32 {
+    let time = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from);
+    u32::try_from(time.as_secs() & u64::from(u32::MAX)).unwrap_or(0)
 }

@@ -29,6 +29,11 @@ pub struct FirewallStatus {
 pub struct Statuses(watch::Sender<Option<FirewallStatus>>);
 
 impl FirewallStatus {
+    /// Returns the state of a firewall that can't do its work.
+    pub(super) fn failed(why: &str) -> Self {
+        Self { failures: vec![why.to_owned()], ..Self::default() }
+    }
+
     /// Returns the state after a change.
     pub(super) fn of(firewall: &Firewall, applied: &Applied, unknown_devices: usize, index: &Index) -> Self {
         let [pods, peers, rules] = firewall.sizes();

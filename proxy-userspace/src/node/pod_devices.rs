@@ -10,7 +10,7 @@ use std::pin::pin;
 use futures_util::TryStreamExt;
 use rtnetlink::Handle;
 use rtnetlink::packet_route::AddressFamily;
-use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
+use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage, AddressScope};
 use rtnetlink::packet_route::link::{LinkAttribute, LinkMessage};
 use tokio::task::JoinHandle;
 
@@ -67,6 +67,22 @@ impl PodDevices {
             ends.insert(device, FarEnd { namespace: place.namespace, addresses });
         }
         Ok(ends)
+    }
+
+    /// Returns this namespace's own link-local IPv6 addresses.
+    pub async fn link_local(&self) -> Result<BTreeSet<IpAddr>, NodeError> {
+        let mut own = BTreeSet::new();
+        let mut question = self.handle.address().get();
+        question.message_mut().header.family = AddressFamily::Inet6;
+        let mut answers = pin!(question.execute());
+        while let Some(answer) = answers.try_next().await? {
+            let addresses = answer.attributes.iter().filter_map(|attribute| match attribute {
+                AddressAttribute::Address(address) => Some(*address),
+                _ => None,
+            });
+            own.extend(addresses.filter(|_| answer.header.scope == AddressScope::Link));
+        }
+        Ok(own)
     }
 
     async fn addresses(&self, place: Place) -> Result<BTreeSet<IpAddr>, NodeError> {

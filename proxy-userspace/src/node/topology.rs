@@ -125,6 +125,9 @@ pub struct NodeSettings {
     pub uplinks: BTreeSet<String>,
     /// Devices that lead to this node's pods.
     pub pod_interfaces: Vec<DevicePattern>,
+    /// Whether the pod firewall judges packets on the devices of pods. Bridges then have no programs: on the way to a pod,
+    /// the firewall comes before addresses are restored.
+    pub is_guarded: bool,
     /// The uplinks that get XDP.
     pub xdp: XdpUse,
     /// Ports that no socket may be given, if any.
@@ -292,6 +295,9 @@ fn hooks(device: &Device, is_uplink: bool, settings: &NodeSettings) -> BTreeSet<
     }
     // Frames between the ports of a bridge do not pass the bridge itself.
     if settings.pod_interfaces.iter().any(|pattern| pattern.matches(&device.name)) {
+        if settings.is_guarded && device.kind == DeviceKind::Bridge {
+            return BTreeSet::new();
+        }
         return if has_frames { BTreeSet::from([Hook::TcPodIn, Hook::TcPodOut]) } else { BTreeSet::new() };
     }
     if device.is_port { BTreeSet::new() } else { BTreeSet::from([egress]) }

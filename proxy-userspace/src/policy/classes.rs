@@ -12,8 +12,8 @@ use super::numbers::keep;
 use super::prefixes::Prefixes;
 use super::sets::{InBlocks, Members, SetNumbers};
 
-/// The numbers of classes. 0 is that of no set, and the highest bit is a flag in the maps.
-const CLASSES: Range<u32> = 1..1 << 31;
+/// The numbers of classes. 0 is that of no set, and the two highest bits are flags in the maps.
+const CLASSES: Range<u32> = 1..1 << 30;
 
 /// The class of every address.
 #[derive(Debug)]

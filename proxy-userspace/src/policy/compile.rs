@@ -25,6 +25,17 @@ pub struct Site {
     pub addresses: BTreeSet<IpAddr>,
 }
 
+/// A pod on the node with a network of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LocalPod<'a> {
+    /// Its name.
+    pub name: &'a NamespacedName,
+    /// `metadata.uid`, which tells pods of the same name apart.
+    pub uid: &'a str,
+    /// Its addresses; none before it has any.
+    pub addresses: &'a BTreeSet<IpAddr>,
+}
+
 /// The numbers of profiles. 0 stands for no isolation, and the highest for a pod that is not known.
 const PROFILES: Range<u32> = 1..u32::MAX;
 const SETS: Range<u32> = 0..u32::MAX;
@@ -105,10 +116,10 @@ impl Index {
         Compiled { pods, peers, rules, numbers: Numbers { sets, classes, profiles } }
     }
 
-    /// Returns the pods on the node that have a network of their own, with their addresses.
-    pub fn local_pods(&self, node: &str) -> impl Iterator<Item = (&NamespacedName, &BTreeSet<IpAddr>)> {
+    /// Returns the pods on the node that have a network of their own.
+    pub fn local_pods(&self, node: &str) -> impl Iterator<Item = LocalPod<'_>> {
         let own_network = self.pods_on(node).filter(|(_, pod)| pod.network == Network::Pod);
-        own_network.map(|(name, pod)| (name, &pod.addresses))
+        own_network.map(|(name, pod)| LocalPod { name, uid: &pod.uid, addresses: &pod.addresses })
     }
 
     /// Returns the pods on the node that policies can select.

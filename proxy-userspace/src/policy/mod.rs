@@ -45,7 +45,7 @@ mod spec;
 mod unresolved;
 mod view;
 
-pub use compile::Site;
+pub use compile::{LocalPod, Site};
 pub use compiled::{Compiled, Decision, PeerEntry, RuleKey, Rules, SelectedPod, Traffic};
 pub use explain::{Connection, Explanation, RuleName, Side, Verdict};
 pub use index::Index;

@@ -90,6 +90,12 @@ impl TestContext {
         Self { bytes: if is_xdp { xdp_md(ingress, length) } else { sk_buff(ingress) }, is_xdp }
     }
 
+    /// Lets an skb have come in by another device, or by none (0).
+    pub(super) fn came_in_by(&mut self, device: u32) {
+        self.bytes[SK_BUFF_INGRESS_IFINDEX..SK_BUFF_INGRESS_IFINDEX + 4]
+            .copy_from_slice(&device.to_ne_bytes());
+    }
+
     /// Returns the context as the kernel reads it.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {

@@ -12,9 +12,10 @@ use aya::{Ebpf, EbpfLoader, Pod};
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 use proxy_common::policy::{
-    POLICY_CONFIG_WORDS, POLICY_COUNTERS_ENTRIES, POLICY_EVENTS_ENTRIES, POLICY_FLAGS, POLICY_GENERATION,
-    PolicyDirection, PolicyDrop, PolicyEvent, PolicyFlow, PolicyFlowKey, PolicyFragmentKey, PolicyPod,
-    PolicyRule, RULE_ANY_PORT, RULE_ANY_PROTOCOL, RULE_EXACT, allowed_counter,
+    NOT_ISOLATED, POLICY_CONFIG_WORDS, POLICY_COUNTERS_ENTRIES, POLICY_EVENTS_ENTRIES, POLICY_FLAGS,
+    POLICY_GENERATION, PolicyDirection, PolicyDrop, PolicyEvent, PolicyFlow, PolicyFlowKey,
+    PolicyFragmentKey, PolicyPod, PolicyRule, RULE_ANY_PORT, RULE_ANY_PROTOCOL, RULE_EXACT, allowed_counter,
+    guarded_place,
 };
 use proxy_common::verdict::Counter;
 use proxy_common::{Addr4, Addr6};
@@ -71,6 +72,11 @@ impl PolicyBed {
 
     /// Gives a device a pod.
     pub fn set_pod(&mut self, device: u32, pod: PolicyPod) {
+        let (word, bit) = guarded_place(device);
+        let is_isolated = pod.ingress != NOT_ISOLATED || pod.egress != NOT_ISOLATED;
+        let map = self.ebpf_mut().map_mut("POLICY_GUARDED").expect("hints");
+        let mut map: Array<&mut MapData, u64> = map.try_into().expect("hints");
+        map.set(word, if is_isolated { bit } else { 0 }, 0).expect("hints");
         self.hash::<u32, PolicyPod>("POLICY_PODS").insert(device, pod, 0).expect("POLICY_PODS");
     }
 
@@ -107,14 +113,41 @@ impl PolicyBed {
         self.send_bytes(direction, device, &frame.build())
     }
 
+    /// Does the same with a frame that came in by another device, or was made on the node (0).
+    ///
+    /// # Panics
+    /// As [`send`](Self::send).
+    #[track_caller]
+    pub fn send_from(
+        &mut self,
+        from: u32,
+        direction: PolicyDirection,
+        device: u32,
+        frame: &Frame,
+    ) -> Passage {
+        self.send_bytes_from(from, direction, device, &frame.build())
+    }
+
     /// Does the same with bytes.
     ///
     /// # Panics
     /// As [`send`](Self::send).
     #[track_caller]
     pub fn send_bytes(&mut self, direction: PolicyDirection, device: u32, frame: &[u8]) -> Passage {
+        let from = if direction == PolicyDirection::Ingress { ELSEWHERE } else { device };
+        self.send_bytes_from(from, direction, device, frame)
+    }
+
+    #[track_caller]
+    fn send_bytes_from(
+        &mut self,
+        from: u32,
+        direction: PolicyDirection,
+        device: u32,
+        frame: &[u8],
+    ) -> Passage {
         let before = self.counters();
-        let (action, left) = self.run(direction, device, frame);
+        let (action, left) = self.run(from, direction, device, frame);
         show_if_verbose(&format!("{} returns {action}", program(direction)), frame);
         assert_eq!(left, frame, "the firewall changed a frame");
         let passage = self.passage(direction, &before);
@@ -125,10 +158,11 @@ impl PolicyBed {
 
     /// Runs a program on a frame, and returns its action and the frame behind.
     #[track_caller]
-    fn run(&mut self, direction: PolicyDirection, device: u32, frame: &[u8]) -> (i32, Vec<u8>) {
+    fn run(&mut self, from: u32, direction: PolicyDirection, device: u32, frame: &[u8]) -> (i32, Vec<u8>) {
         let mut output = vec![0; frame.len() + 256];
-        let context =
+        let mut context =
             TestContext::new(Hook::TcIngress, Ingress { device, ..Ingress::default() }, frame.len());
+        context.came_in_by(from);
         let options = TestRunOptions {
             data_in: Some(frame),
             data_out: Some(&mut output),
@@ -338,6 +372,8 @@ impl Drop for PolicyBed {
     }
 }
 
+/// A device that is not the pod's.
+const ELSEWHERE: u32 = 1 << 20;
 const TC_ACT_UNSPEC: i32 = -1;
 const TC_ACT_SHOT: i32 = 2;
 /// Size of the kernel's `struct virtio_net_hdr`.

@@ -54,7 +54,7 @@ pub fn is_of_this_namespace(root: &Path) -> Result<bool, OpenError> {
 
 /// Returns the inode of this thread's network namespace. An interface index is valid in one
 /// namespace only.
-fn namespace() -> Result<u64, OpenError> {
+pub fn namespace() -> Result<u64, OpenError> {
     let path = Path::new("/proc/thread-self/ns/net");
     fs::metadata(path).map(|metadata| metadata.ino()).map_err(|error| file_error(path, error))
 }

@@ -77,3 +77,35 @@ fn egress_is_judged_by_the_pod_behind_a_service() -> Result<()> {
     }
     judge(questions)
 }
+
+#[test]
+fn replies_pass_where_packets_are_translated_one_by_one() -> Result<()> {
+    let guarded = Guarded::start(2, 3, &["--socket-lb", "off"])?;
+    let cluster = &guarded.cluster;
+    cluster.apply(&cluster.service("web", 1, &["pod-1a", "pod-2a"])?, &[1, 2])?;
+    cluster.apply(&cluster.service("db", 2, &["pod-1b"])?, &[1, 2])?;
+    // Isolated in both directions: a reply that is not known as one is dropped.
+    let c = json!({"podSelector": {"matchLabels": {"app": "c"}}, "policyTypes": ["Ingress", "Egress"], "egress": [
+        {"to": [{"podSelector": {"matchLabels": {"app": "a"}}}]},
+    ]});
+    let b = json!({"podSelector": {"matchLabels": {"app": "b"}}, "policyTypes": ["Ingress", "Egress"]});
+    guarded.put_policies(&[("b", b), ("c", c)])?;
+    guarded.wait_until_pod("pod-1c", "pod-1b", false)?;
+    guarded.wait_until_pod("pod-2c", "pod-2b", false)?;
+    let mut questions = Vec::new();
+    for from in ["pod-1c", "pod-2c"] {
+        for _ in 0..6 {
+            questions.extend(guarded.questions(guarded.pod(from)?, from, cluster_ip(1), 80, true)?);
+        }
+        questions.extend(guarded.questions(guarded.pod(from)?, from, cluster_ip(2), 80, false)?);
+    }
+    // The only backend of its Service is the pod itself.
+    questions.extend(guarded.questions(
+        guarded.pod("pod-1b")?,
+        "pod-1b to itself",
+        cluster_ip(2),
+        80,
+        true,
+    )?);
+    judge(questions)
+}

@@ -24,7 +24,7 @@ fn app(name: &str) -> Value {
 }
 
 #[test]
-fn each_pair_of_pods_is_judged_at_both_ends_and_a_change_is_in_force_within_a_second() -> Result<()> {
+fn each_pair_of_pods_is_judged_at_both_ends_and_changes_are_in_force() -> Result<()> {
     let guarded = Guarded::start(2, 3, &[])?;
     let is = |pod: &str, app: char| pod.ends_with(app);
     expect_pairs(&guarded, |_, _| true)?;

@@ -13,7 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use millrace_lab::frame::{Frame, Icmp, Layer, flag, protocol};
 use millrace_lab::program::{DEVICE, Passage, PolicyBed, monotonic_seconds};
-use proxy_common::policy::{NOT_ISOLATED, PEER_OWN_NODE, PolicyDirection, PolicyDrop, PolicyPod};
+use proxy_common::policy::{NOT_ISOLATED, PEER_NODE, PEER_OWN_NODE, PolicyDirection, PolicyDrop, PolicyPod};
 use proxy_common::{Addr4, Addr6};
 
 use crate::case::Family;
@@ -55,6 +55,7 @@ struct World {
     bed: PolicyBed,
     family: Family,
     epoch: u32,
+    generation: u32,
 }
 
 impl World {
@@ -86,12 +87,15 @@ impl World {
 
     /// Returns a world whose pod is not known.
     fn without_pod(family: Family) -> Self {
-        let mut world = Self { bed: PolicyBed::new(), family, epoch: 0 };
+        let mut world = Self { bed: PolicyBed::new(), family, epoch: 0, generation: 100 };
         world.bed.set_generation(1);
         let bits = if family == Family::V4 { 32 } else { 128 };
-        for (address, value) in
-            [(world.friend(), FRIENDS), (world.stranger(), STRANGERS), (world.node(), NODES | PEER_OWN_NODE)]
-        {
+        for (address, value) in [
+            (world.friend(), FRIENDS),
+            (world.stranger(), STRANGERS),
+            (world.node(), NODES | PEER_OWN_NODE | PEER_NODE),
+            (world.other_node(), NODES | PEER_NODE),
+        ] {
             world.bed.set_peer(address, bits, value);
         }
         world
@@ -114,6 +118,9 @@ impl World {
             IpAddr::V6(address) => pod.address6 = Addr6::from(address).0,
         }
         self.epoch = epoch;
+        // As the agent does behind each change of a pod.
+        self.generation += 1;
+        self.bed.set_generation(self.generation);
         self.bed.set_pod(DEVICE, pod);
     }
 
@@ -131,6 +138,10 @@ impl World {
 
     fn node(&self) -> IpAddr {
         self.family.node(1)
+    }
+
+    fn other_node(&self) -> IpAddr {
+        self.family.node(2)
     }
 
     /// Returns a packet to the pod, without a transport header.
@@ -160,8 +171,17 @@ impl World {
         frame.layer(Icmp { kind: kinds[usize::from(is_reply)], code: 0, rest: [high, low, 0, 1] })
     }
 
+    /// Sends a frame to the pod: the node's own, or one from elsewhere.
     #[track_caller]
     fn enter(&mut self, frame: &Frame) -> Passage {
+        let is_nodes = frame.layers.iter().any(|layer| match layer {
+            Layer::Ipv4(ip) => IpAddr::from(ip.source) == self.node(),
+            Layer::Ipv6(ip) => IpAddr::from(ip.source) == self.node(),
+            _ => false,
+        });
+        if is_nodes {
+            return self.bed.send_from(0, PolicyDirection::Ingress, DEVICE, frame);
+        }
         self.bed.send(PolicyDirection::Ingress, DEVICE, frame)
     }
 

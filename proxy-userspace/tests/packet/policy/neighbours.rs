@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use millrace_lab::frame::{Extension, Frame, Icmp, flag};
+use proxy_common::policy::PEER_NODE;
 
 use super::{ALLOWED, DENIED, FOREIGN, FROM_POD, PASSED, TO_POD, UNREADABLE, World, with_hops};
 use crate::case::Family;
@@ -76,6 +77,19 @@ fn an_advertisement_names_the_pods_own_addresses_only() {
         let mut short = message(pod, multicast(), 136, pod);
         short.payload = short.payload.slice(..8);
         assert_eq!(world.leave(&short), FOREIGN);
+    }
+}
+
+#[test]
+fn a_pod_does_not_speak_for_the_link_local_address_of_the_node() {
+    for mut world in [World::new(Family::V6), World::open(Family::V6)] {
+        let gateway = link_local(1);
+        let forged = message(world.pod(), multicast(), 136, gateway);
+        assert_eq!(world.leave(&forged), PASSED, "nobody said whose it is");
+        world.bed.set_peer(gateway, 128, PEER_NODE);
+        assert_eq!(world.leave(&forged), FOREIGN);
+        assert_eq!(world.leave(&message(gateway, multicast(), 135, world.pod())), FOREIGN);
+        assert_eq!(world.enter(&message(gateway, world.pod(), 136, gateway)), PASSED);
     }
 }
 

@@ -2,9 +2,12 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use millrace_lab::frame::{Frame, Icmp, flag};
+use millrace_lab::frame::{Frame, Icmp, Layer, flag};
+use millrace_lab::program::DEVICE;
+use proxy_common::policy::PolicyDirection;
+use proxy_common::way::FOU_PORT;
 
-use super::{ASKED, CLIENT, DENIED, FOREIGN, FROM_POD, NOT_ISOLATED, PASSED, SERVED, TO_POD, World};
+use super::{ALLOWED, ASKED, CLIENT, DENIED, FOREIGN, FROM_POD, NOT_ISOLATED, PASSED, SERVED, TO_POD, World};
 use crate::case::{Family, each_family};
 
 each_family! {
@@ -14,6 +17,10 @@ each_family! {
     a_pod_reaches_itself
     nobody_else_reaches_the_pod_from_its_own_address
     an_entry_of_another_pod_is_no_use
+    a_pod_sends_no_tunnels_to_nodes
+    what_comes_back_to_the_device_that_it_came_from_is_the_pods_own
+    what_is_for_another_address_makes_no_entry
+    the_name_of_the_node_is_worth_nothing_elsewhere
 }
 
 fn a_pod_does_not_use_the_address_of_another(family: Family) {
@@ -114,4 +121,60 @@ fn an_unreadable_packet_with_the_address_of_another_is_foreign() {
         ip.options = vec![1; 4].into();
     }
     assert_eq!(world.leave(&frame), FOREIGN);
+}
+
+fn a_pod_sends_no_tunnels_to_nodes(family: Family) {
+    const PORTS: [u16; 4] = [8472, 4789, 6081, FOU_PORT];
+    let with_protocol = |mut frame: Frame, number: u8| {
+        match frame.innermost_mut() {
+            Layer::Ipv4(ip) => ip.protocol = Some(number),
+            Layer::Ipv6(ip) => ip.protocol = Some(number),
+            other => panic!("{other:?}"),
+        }
+        frame.payload(vec![0x45; 40])
+    };
+    for mut world in [World::open(family), World::with_profiles(family, TO_POD, FROM_POD)] {
+        world.bed.allow(FROM_POD, super::NODES, None, None);
+        world.bed.allow(FROM_POD, super::FRIENDS, None, None);
+        for node in [world.node(), world.other_node()] {
+            for port in PORTS {
+                assert_eq!(world.leave(&world.outgoing(node).udp(port, port)), FOREIGN, "{port} to {node}");
+            }
+            for number in [4, 41, 47] {
+                let tunnel = with_protocol(world.outgoing(node), number);
+                assert_eq!(world.leave(&tunnel), FOREIGN, "protocol {number} to {node}");
+            }
+            assert_ne!(world.leave(&world.outgoing(node).udp(8472, 53)), FOREIGN);
+        }
+        let friend = world.friend();
+        assert_ne!(world.leave(&world.outgoing(friend).udp(8472, 8472)), FOREIGN);
+        assert_ne!(world.leave(&with_protocol(world.outgoing(friend), 4)), FOREIGN);
+    }
+}
+
+fn what_comes_back_to_the_device_that_it_came_from_is_the_pods_own(family: Family) {
+    let mut world = World::with_profiles(family, TO_POD, FROM_POD);
+    // A Service's address, of which the firewall knows nothing.
+    let frame = Frame::ip(world.stranger(), world.pod()).tcp(CLIENT, SERVED, flag::SYN);
+    assert_eq!(world.enter(&frame), DENIED);
+    assert_eq!(world.bed.send_from(DEVICE, PolicyDirection::Ingress, DEVICE, &frame), PASSED);
+}
+
+fn what_is_for_another_address_makes_no_entry(family: Family) {
+    let mut world = World::new(family);
+    let frame = Frame::ip(world.friend(), world.stranger()).tcp(CLIENT, SERVED, flag::SYN);
+    assert_eq!(world.enter(&frame), ALLOWED);
+    assert_eq!(world.flows(), 0);
+    assert_eq!(world.leave(&frame.reply()), FOREIGN);
+}
+
+fn the_name_of_the_node_is_worth_nothing_elsewhere(family: Family) {
+    let mut world = World::with_profiles(family, TO_POD, FROM_POD);
+    let frame = Frame::ip(world.node(), world.pod()).tcp(CLIENT, SERVED, flag::SYN);
+    // Masquerading gives the packets of others the node's address.
+    assert_eq!(world.bed.send(PolicyDirection::Ingress, DEVICE, &frame), DENIED);
+    assert_eq!(world.bed.send_from(0, PolicyDirection::Ingress, DEVICE, &frame), ALLOWED);
+    // By another set of tables, the connection of the node is one still.
+    world.bed.set_generation(1);
+    assert_eq!(world.leave(&frame.reply().with_flags(flag::SYN | flag::ACK)), PASSED);
 }

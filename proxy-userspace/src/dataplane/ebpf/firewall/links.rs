@@ -17,6 +17,7 @@ use super::super::error::OpenError;
 use super::super::program::Program;
 use super::super::sys::{self, AttachType};
 use super::programs::Programs;
+use crate::node::device_name;
 
 /// A program of the firewall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -70,8 +71,6 @@ impl Side {
 pub struct Links {
     directory: PathBuf,
     has_tcx: bool,
-    /// Filters that certainly run these programs.
-    renewed: BTreeSet<Key>,
 }
 
 impl Links {
@@ -79,23 +78,35 @@ impl Links {
     #[must_use]
     pub fn new(directory: PathBuf) -> Self {
         let has_tcx = KernelVersion::current().is_ok_and(|version| version >= KernelVersion::new(6, 6, 0));
-        Self { directory, has_tcx, renewed: BTreeSet::new() }
+        Self { directory, has_tcx }
     }
 
-    /// Attaches to these devices, and detaches from all others. Returns the failures, by device.
+    /// Attaches to these devices, and detaches from devices that are gone, and from those in `aside`. Returns the
+    /// failures, by device.
+    ///
+    /// A device that is missing here for another reason, such as a look that failed, keeps its programs: it would be
+    /// open without them.
     pub fn sync(
-        &mut self,
+        &self,
         devices: &BTreeSet<u32>,
+        aside: &BTreeSet<u32>,
         programs: &Programs,
     ) -> Result<Vec<(u32, io::Error)>, OpenError> {
         let mut failures = Vec::new();
         for key in found(&self.directory)? {
-            if !devices.contains(&key.1)
-                && let Err(error) = self.detach(key)
-            {
+            let is_over =
+                !devices.contains(&key.1) && (aside.contains(&key.1) || device_name(key.1).is_none());
+            if is_over && let Err(error) = self.detach(key) {
                 failures.push((key.1, error));
             }
         }
+        failures.extend(self.attach_all(devices, programs));
+        Ok(failures)
+    }
+
+    /// Attaches to these devices. Returns the failures, by device.
+    pub fn attach_all(&self, devices: &BTreeSet<u32>, programs: &Programs) -> Vec<(u32, io::Error)> {
+        let mut failures = Vec::new();
         for device in devices {
             for (side, program) in &programs.loaded {
                 match self.attach((*side, *device), program, &programs.directory) {
@@ -106,12 +117,12 @@ impl Links {
                 }
             }
         }
-        Ok(failures)
+        failures
     }
 
     /// Detaches everything.
     pub fn remove_all(directory: &Path) -> Result<usize, OpenError> {
-        let mut links = Self::new(directory.to_owned());
+        let links = Self::new(directory.to_owned());
         let all = found(directory)?;
         for key in &all {
             let path = directory.join(name(*key));
@@ -120,14 +131,11 @@ impl Links {
         Ok(all.len())
     }
 
-    fn attach(&mut self, key: Key, program: &Program, programs: &Path) -> io::Result<()> {
+    fn attach(&self, key: Key, program: &Program, programs: &Path) -> io::Result<()> {
         let path = self.directory.join(name(key));
         if !self.has_tcx {
-            if !self.renewed.contains(&key) || !path.is_dir() {
-                key.0.filter(key.1, path).attach(&programs.join(program.name))?;
-                self.renewed.insert(key);
-            }
-            return Ok(());
+            // The kernel can't tell cheaply which program a filter runs, or whether it exists.
+            return key.0.filter(key.1, path).attach(&programs.join(program.name)).map(drop);
         }
         match sys::obj_get(&path) {
             Ok(link) => {
@@ -151,9 +159,8 @@ impl Links {
         Ok(())
     }
 
-    fn detach(&mut self, key: Key) -> io::Result<()> {
+    fn detach(&self, key: Key) -> io::Result<()> {
         let path = self.directory.join(name(key));
-        self.renewed.remove(&key);
         if path.is_dir() {
             return key.0.filter(key.1, path).detach();
         }

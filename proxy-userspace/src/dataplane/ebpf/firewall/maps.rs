@@ -8,8 +8,8 @@ use aya::maps::lpm_trie::Key;
 use aya::maps::{Array, HashMap, LpmTrie, Map, MapData, MapError, PerCpuArray};
 use ipnet::IpNet;
 use proxy_common::policy::{
-    POLICY_FLAGS, POLICY_GENERATION, POLICY_LAST_EPOCH, PolicyDirection, PolicyDrop, PolicyPod, PolicyRule,
-    RULE_ANY_PORT, RULE_ANY_PROTOCOL, allowed_counter,
+    NOT_ISOLATED, POLICY_FLAGS, POLICY_GENERATION, POLICY_LAST_EPOCH, PolicyDirection, PolicyDrop, PolicyPod,
+    PolicyRule, RULE_ANY_PORT, RULE_ANY_PROTOCOL, allowed_counter, guarded_place,
 };
 use proxy_common::verdict::Counter;
 use proxy_common::{Addr4, Addr6, Address};
@@ -20,9 +20,10 @@ use crate::dataplane::ebpf::map::{errno, explain, open};
 use crate::policy::RuleKey;
 
 /// The names of all maps, and the size of those whose size is not the object's. A trie takes memory as its entries come.
-pub(super) const MAPS: [(&str, Option<u32>); 12] = [
+pub(super) const MAPS: [(&str, Option<u32>); 13] = [
     ("POLICY_CONFIG", None),
     ("POLICY_PODS", None),
+    (GUARDED, None),
     (PEERS4, Some(PEERS_ENTRIES)),
     (PEERS6, Some(PEERS_ENTRIES)),
     (RULES, Some(RULES_ENTRIES)),
@@ -34,6 +35,7 @@ pub(super) const MAPS: [(&str, Option<u32>); 12] = [
     ("POLICY_EVENTS", None),
     ("POLICY_RECORDING", None),
 ];
+const GUARDED: &str = "POLICY_GUARDED";
 const PEERS4: &str = "POLICY_PEERS4";
 const PEERS6: &str = "POLICY_PEERS6";
 const RULES: &str = "POLICY_RULES";
@@ -45,6 +47,7 @@ const RULES_ENTRIES: u32 = 1 << 22;
 pub struct Maps {
     config: Array<MapData, u32>,
     pods: HashMap<MapData, u32, PolicyPod>,
+    guarded: Array<MapData, u64>,
     peers4: LpmTrie<MapData, [u32; 1], u32>,
     peers6: LpmTrie<MapData, [u32; 4], u32>,
     rules: LpmTrie<MapData, PolicyRule, u32>,
@@ -62,6 +65,7 @@ impl Maps {
         Ok(Self {
             config: typed(directory, "POLICY_CONFIG")?,
             pods: typed(directory, "POLICY_PODS")?,
+            guarded: typed(directory, GUARDED)?,
             peers4: typed(directory, PEERS4)?,
             peers6: typed(directory, PEERS6)?,
             rules: typed(directory, RULES)?,
@@ -120,6 +124,7 @@ impl Maps {
             Op::NoPeer(IpNet::V4(net)) => gone(PEERS4, self.peers4.remove(&key4(net))),
             Op::NoPeer(IpNet::V6(net)) => gone(PEERS6, self.peers6.remove(&key6(net))),
             Op::Pod(device, pod) => {
+                self.hint(device, pod.ingress != NOT_ISOLATED || pod.egress != NOT_ISOLATED)?;
                 self.pods.insert(device, pod, 0).map_err(|error| full("POLICY_PODS", &error))
             }
             Op::NoPod(device) => gone("POLICY_PODS", self.pods.remove(&device)),
@@ -129,6 +134,15 @@ impl Maps {
                 self.set_word(POLICY_GENERATION, generation.wrapping_add(1))
             }
         }
+    }
+
+    /// Says whether policies isolate the pod of a device. Another device may share the bit.
+    fn hint(&mut self, device: u32, is_isolated: bool) -> Result<(), String> {
+        let (word, bit) = guarded_place(device);
+        let failed = |error: MapError| format!("{GUARDED}: {error}");
+        let bits = self.guarded.get(&word, 0).map_err(failed)?;
+        let bits = if is_isolated { bits | bit } else { bits & !bit };
+        self.guarded.set(word, bits, 0).map_err(failed)
     }
 
     fn word(&self, index: u32) -> Result<u32, OpenError> {

@@ -19,7 +19,7 @@ use proxy_common::{Addr4, Addr6, Address};
 use tracing::info;
 
 pub use maps::Judged;
-pub use pods::{Holders, LocalPod};
+pub use pods::Holders;
 
 use self::links::Links;
 use self::maps::{Maps, addresses_of};
@@ -28,9 +28,10 @@ use self::programs::Programs;
 use super::bpffs::{self, Lock, entries, remove_tree};
 use super::capability;
 use super::error::OpenError;
+use super::layout::NAMESPACES;
 use super::mount::Mounted;
-use crate::node::FarEnd;
-use crate::policy::Compiled;
+use crate::node::{FarEnd, device_name};
+use crate::policy::{Compiled, LocalPod, NamespacedName};
 
 /// The directory of the firewall in a BPF file system, for all versions of its layout.
 fn top(bpffs: &Path) -> PathBuf {
@@ -50,6 +51,8 @@ pub struct Firewall {
     maps: Maps,
     /// What the maps hold.
     held: Tables,
+    /// `metadata.uid` of the pods behind devices, as far as this agent has seen them.
+    uids: BTreeMap<u32, String>,
     _lock: Lock,
 }
 
@@ -68,6 +71,8 @@ pub struct Wanted<'a> {
     pub devices: &'a BTreeMap<u32, FarEnd>,
     /// The pods of this node.
     pub pods: &'a [LocalPod<'a>],
+    /// The addresses of all nodes, and this node's link-local ones.
+    pub nodes: &'a BTreeSet<IpAddr>,
 }
 
 /// What has become of a call of [`Firewall::apply`].
@@ -75,6 +80,8 @@ pub struct Wanted<'a> {
 pub struct Applied {
     /// Changed entries of maps.
     pub writes: usize,
+    /// Whether the maps have the wanted tables.
+    pub is_written: bool,
     /// The pods behind the devices.
     pub holders: Holders,
     /// What failed; the caller tries again.
@@ -87,91 +94,119 @@ impl Firewall {
         capability::check()?;
         Mounted::at(bpffs)?.keep();
         let root = root(bpffs);
-        for directory in [maps_of(&root), root.join("links"), root.join("programs")] {
+        make(&top(bpffs))?;
+        let lock = bpffs::lock(&top(bpffs))?;
+        if !bpffs::is_of_this_namespace(&root)? {
+            return Err(OpenError::OtherNamespace { path: root.join(NAMESPACES) });
+        }
+        let namespace = root.join(NAMESPACES).join(bpffs::namespace()?.to_string());
+        for directory in [maps_of(&root), root.join("links"), root.join("programs"), namespace] {
             make(&directory)?;
         }
-        let lock = bpffs::lock(&top(bpffs))?;
         let programs = Programs::open(&maps_of(&root), &root.join("programs"))?;
         let maps = Maps::open(&maps_of(&root))?;
         let held = maps.read()?;
         let links = Links::new(root.join("links"));
-        info!(
-            pods = held.pods.len(),
-            rules = held.rules.len(),
-            peers = held.peers.len(),
-            "the firewall is there"
-        );
-        Ok(Self { root, programs, links, maps, held, _lock: lock })
+        let [pods, peers, rules] = [held.pods.len(), held.peers.len(), held.rules.len()];
+        info!(pods, peers, rules, "the firewall is there");
+        Ok(Self { root, programs, links, maps, held, uids: BTreeMap::new(), _lock: lock })
+    }
+
+    /// Attaches the programs to devices of pods that are not known yet. They are closed from then on, unless the cluster
+    /// has no policy.
+    ///
+    /// It does nothing before the first tables were written: then, the pods are older than the firewall.
+    pub fn guard(&self, devices: &BTreeSet<u32>) -> Vec<String> {
+        if !self.maps.last_epoch().is_ok_and(|last| last > 0) {
+            return Vec::new();
+        }
+        self.links.attach_all(devices, &self.programs).into_iter().map(explain).collect()
     }
 
     /// Brings the firewall to these tables and devices.
     ///
-    /// Entries come before programs: a pod that is known is not closed for a moment. A device whose pod is not known is
-    /// closed as soon as it has programs, unless the cluster has no policy.
+    /// Entries come before programs: a pod that is known is not closed for a moment.
     pub fn apply(&mut self, wanted: &Wanted<'_>) -> Applied {
         let former =
             self.held.pods.iter().map(|(device, pod)| (*device, addresses_of(pod).collect())).collect();
         let holders = Holders::find(wanted.devices, wanted.pods, &former);
         let mut applied = Applied { holders, ..Applied::default() };
-        if let Err(failure) = self.write(wanted, &mut applied) {
-            applied.failures.push(failure);
+        match self.write(wanted, &mut applied) {
+            Ok(()) => applied.is_written = true,
+            Err(failure) => applied.failures.push(failure),
         }
+        let Holders { aside, .. } = &applied.holders;
         let devices: BTreeSet<u32> =
-            wanted.devices.keys().filter(|device| !applied.holders.aside.contains(device)).copied().collect();
-        match self.links.sync(&devices, &self.programs) {
-            Ok(failures) => {
-                let explain = |(device, error): (u32, io::Error)| {
-                    let name = crate::node::device_name(device).unwrap_or_else(|| format!("device {device}"));
-                    format!("{name} has no firewall: {error}")
-                };
-                applied.failures.extend(failures.into_iter().map(explain));
-            }
-            Err(error) => applied.failures.push(error.to_string()),
-        }
-        if applied.failures.is_empty()
-            && let Err(error) = programs::remove_former(&self.root.join("programs"))
-        {
-            applied.failures.push(error.to_string());
-        }
+            wanted.devices.keys().filter(|device| !aside.contains(device)).copied().collect();
+        let failures = self.attach(&devices, aside);
+        applied.failures.extend(failures);
         applied
+    }
+
+    /// Attaches the programs to these devices, and detaches them from those that are gone or in `aside`.
+    pub fn attach(&self, devices: &BTreeSet<u32>, aside: &BTreeSet<u32>) -> Vec<String> {
+        let mut failures: Vec<String> = match self.links.sync(devices, aside, &self.programs) {
+            Ok(failures) => failures.into_iter().map(explain).collect(),
+            Err(error) => vec![error.to_string()],
+        };
+        if failures.is_empty() {
+            let removed = programs::remove_former(&self.root.join("programs"));
+            failures.extend(removed.err().map(|error| error.to_string()));
+        }
+        failures
     }
 
     /// Writes entries, in order. The first failure ends it: what comes later would count on what failed.
     fn write(&mut self, wanted: &Wanted<'_>, applied: &mut Applied) -> Result<(), String> {
-        let pods = self.pods(wanted, &applied.holders)?;
-        let between = wanted.between.map(|between| Tables::of(between, pods.clone(), wanted.has_policies));
-        let tables = Tables::of(wanted.tables, pods, wanted.has_policies);
+        let stored = self.maps.last_epoch().map_err(|error| error.to_string())?;
+        let (pods, last) = self.pods(wanted, &applied.holders, stored);
+        let between = wanted
+            .between
+            .map(|between| Tables::of(between, pods.clone(), wanted.nodes, wanted.has_policies));
+        let tables = Tables::of(wanted.tables, pods, wanted.nodes, wanted.has_policies);
         for op in self.held.changes_to(between.as_ref(), &tables) {
-            self.maps.apply(op)?;
+            if let Err(error) = self.maps.apply(op) {
+                // What is written already is in force for all connections.
+                let _ = self.maps.apply(Op::Generation);
+                return Err(error);
+            }
             self.held.apply(op);
             applied.writes += usize::from(op != Op::Generation);
         }
+        if last != stored {
+            // Behind the pods: until then, an agent that starts anew takes the maps for new ones.
+            self.maps.set_last_epoch(last)?;
+        }
+        let uids: BTreeMap<_, _> = wanted.pods.iter().map(|pod| (pod.name, pod.uid)).collect();
+        let behind = |(device, name): (&u32, &NamespacedName)| Some((*device, (*uids.get(name)?).to_owned()));
+        self.uids = applied.holders.pods.iter().filter_map(behind).collect();
         Ok(())
     }
 
-    /// Returns the values of POLICY_PODS.
-    fn pods(&mut self, wanted: &Wanted<'_>, holders: &Holders) -> Result<BTreeMap<u32, PolicyPod>, String> {
-        let addresses: BTreeMap<_, _> = wanted.pods.iter().copied().collect();
-        let mut last = self.maps.last_epoch().map_err(|error| error.to_string())?;
+    /// Returns the values of POLICY_PODS, and the last epoch that was given; `last` was the last one before.
+    fn pods(&self, wanted: &Wanted<'_>, holders: &Holders, mut last: u32) -> (BTreeMap<u32, PolicyPod>, u32) {
+        let by_name: BTreeMap<_, _> = wanted.pods.iter().map(|pod| (pod.name, pod)).collect();
         // With new maps, all pods may have connections. Later, a new pod has none.
         let is_first = last == 0;
         let mut pods = BTreeMap::new();
         for (device, name) in &holders.pods {
-            let Some(addresses) = addresses.get(name) else { continue };
-            let (address4, address6) = words(addresses);
-            let former = self.held.pods.get(device);
-            let epoch = match former.filter(|pod| (pod.address4, pod.address6) == (address4, address6)) {
-                Some(former) => former.epoch,
-                None => {
-                    last = last.checked_add(1).unwrap_or(1);
-                    self.maps.set_last_epoch(last)?;
-                    last
-                }
+            let Some(pod) = by_name.get(name) else { continue };
+            let (address4, address6) = words(pod.addresses);
+            let is_same = |former: &&PolicyPod| {
+                (former.address4, former.address6) == (address4, address6)
+                    && self.uids.get(device).is_none_or(|uid| uid == pod.uid)
             };
+            let former = self.held.pods.get(device).filter(is_same);
+            let epoch = former.map_or_else(
+                || {
+                    last = last.checked_add(1).unwrap_or(1);
+                    last
+                },
+                |former| former.epoch,
+            );
             let selected = wanted.tables.pods.get(name);
             let ingress = selected.and_then(|pod| pod.ingress).unwrap_or(NOT_ISOLATED);
             let egress = selected.and_then(|pod| pod.egress).unwrap_or(NOT_ISOLATED);
-            let former = former.copied().filter(|former| former.epoch == epoch);
             let isolates = |before: u32, now: u32| before == NOT_ISOLATED && now != NOT_ISOLATED;
             let lenient_until = match former {
                 Some(former) if !isolates(former.ingress, ingress) && !isolates(former.egress, egress) => {
@@ -182,7 +217,7 @@ impl Firewall {
             };
             pods.insert(*device, PolicyPod { address4, address6, ingress, egress, epoch, lenient_until });
         }
-        Ok(pods)
+        (pods, last)
     }
 
     /// Returns the number of pods with an entry, and of entries for peers and rules.
@@ -190,6 +225,11 @@ impl Firewall {
     pub fn sizes(&self) -> [usize; 3] {
         [self.held.pods.len(), self.held.peers.len(), self.held.rules.len()]
     }
+}
+
+fn explain((device, error): (u32, io::Error)) -> String {
+    let name = device_name(device).unwrap_or_else(|| format!("device {device}"));
+    format!("{name} has no firewall: {error}")
 }
 
 /// Reads how many packets the firewall judged; `None` where it is off.

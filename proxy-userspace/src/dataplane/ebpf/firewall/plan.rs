@@ -6,11 +6,12 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use ipnet::IpNet;
-use proxy_common::policy::{PEER_OWN_NODE, POLICY_OPEN_UNKNOWN, PolicyPod};
+use proxy_common::policy::{PEER_NODE, PEER_OWN_NODE, POLICY_OPEN_UNKNOWN, PolicyPod};
 
-use crate::policy::{Compiled, RuleKey};
+use crate::policy::{Compiled, PeerEntry, RuleKey};
 
 /// What the maps hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,16 +48,25 @@ pub enum Op {
 }
 
 impl Tables {
-    /// Returns the tables of a node with these pods.
+    /// Returns the tables of a node with these pods. `nodes` are addresses that no pod may send tunnels to.
     #[must_use]
-    pub fn of(compiled: &Compiled, pods: BTreeMap<u32, PolicyPod>, has_policies: bool) -> Self {
-        let value = |is_own_node: bool, class: u32| if is_own_node { class | PEER_OWN_NODE } else { class };
+    pub fn of(
+        compiled: &Compiled,
+        pods: BTreeMap<u32, PolicyPod>,
+        nodes: &BTreeSet<IpAddr>,
+        has_policies: bool,
+    ) -> Self {
+        let value = |peer: &PeerEntry| {
+            if peer.is_own_node { peer.class | PEER_OWN_NODE | PEER_NODE } else { peer.class }
+        };
+        let mut peers: BTreeMap<IpNet, u32> =
+            compiled.peers.iter().map(|(net, peer)| (*net, value(peer))).collect();
+        for node in nodes {
+            let around = compiled.peers.longest(*node).copied().unwrap_or_default();
+            peers.insert((*node).into(), value(&around) | PEER_NODE);
+        }
         Self {
-            peers: compiled
-                .peers
-                .iter()
-                .map(|(net, peer)| (*net, value(peer.is_own_node, peer.class)))
-                .collect(),
+            peers,
             rules: compiled.rules.iter().copied().collect(),
             pods,
             flags: if has_policies { 0 } else { POLICY_OPEN_UNKNOWN },

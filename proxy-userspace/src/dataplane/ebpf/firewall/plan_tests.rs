@@ -44,7 +44,7 @@ impl World {
         let selected = compiled.pods.values().next();
         let ingress = selected.and_then(|pod| pod.ingress).unwrap_or(0);
         let pod = PolicyPod { address4: [1], ingress, epoch: 1, ..PolicyPod::default() };
-        Tables::of(compiled, BTreeMap::from([(DEVICE, pod)]), true)
+        Tables::of(compiled, BTreeMap::from([(DEVICE, pod)]), &BTreeSet::new(), true)
     }
 }
 
@@ -164,4 +164,21 @@ fn devices_close_before_pods_are_written_and_open_after_them() {
     assert!(matches!(open.changes_to(None, &closed).as_slice(), [Op::Flags(0), Op::Pod(..), Op::Generation]));
     let ops = closed.changes_to(None, &open);
     assert!(matches!(ops.as_slice(), [Op::Pod(..), Op::Flags(POLICY_OPEN_UNKNOWN), Op::Generation]));
+}
+
+#[test]
+fn a_node_keeps_the_class_of_the_block_around_it_and_counts_as_a_node() {
+    let mut world = World::new(&[pod("web", "web", "10.1.0.2")]);
+    let mut block = policy("p", "a", 80);
+    block["spec"]["ingress"][0]["from"] = json!([{"ipBlock": {"cidr": "172.30.0.0/24"}}]);
+    world.tell(&block);
+    let compiled = world.index.compile(&world.site);
+    let nodes = ["172.30.0.12", "192.0.2.9", "10.1.0.1"].map(|text| text.parse().unwrap()).into();
+    let tables = Tables::of(&compiled, BTreeMap::new(), &nodes, true);
+    let value = |text: &str| tables.peers[&text.parse::<IpNet>().unwrap()];
+    let class = value("172.30.0.0/24");
+    assert!(class != 0 && class & PEER_NODE == 0);
+    assert_eq!(value("172.30.0.12/32"), class | PEER_NODE);
+    assert_eq!(value("192.0.2.9/32"), PEER_NODE);
+    assert_eq!(value("10.1.0.1/32"), PEER_NODE | PEER_OWN_NODE, "the node itself");
 }

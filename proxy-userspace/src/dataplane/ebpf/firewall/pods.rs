@@ -8,10 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use crate::node::FarEnd;
-use crate::policy::NamespacedName;
-
-/// A pod of this node.
-pub type LocalPod<'a> = (&'a NamespacedName, &'a BTreeSet<IpAddr>);
+use crate::policy::{LocalPod, NamespacedName};
 
 /// Who is behind the devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,42 +34,66 @@ impl Holders {
     ) -> Self {
         let mut found = Self::default();
         let mut open = Vec::new();
-        for pod in pods {
-            let is_former = |(device, addresses): &(&u32, &BTreeSet<IpAddr>)| {
-                devices.contains_key(device) && !addresses.is_disjoint(pod.1)
+        let shared = shared(pods);
+        // Of several pods with one address, nobody can say which one is behind the device.
+        for pod in pods.iter().filter(|pod| pod.addresses.is_disjoint(&shared)) {
+            let claims = |device: &&u32| {
+                devices.get(device).is_some_and(|end| !end.addresses.is_disjoint(pod.addresses))
             };
-            let claims =
-                |device: &u32| devices.get(device).is_some_and(|end| !end.addresses.is_disjoint(pod.1));
-            let formers: Vec<u32> = former.iter().filter(is_former).map(|(device, _)| *device).collect();
-            // Its address has gone to another device: the pod was made anew.
-            let kept = formers
+            let namespace = |device: &u32| devices.get(device).map(|end| end.namespace);
+            let formers: Vec<&u32> = former
                 .iter()
-                .find(|device| claims(device))
-                .or_else(|| formers.first().filter(|_| !devices.keys().any(claims)));
+                .filter(|(device, addresses)| {
+                    devices.contains_key(device) && !addresses.is_disjoint(pod.addresses)
+                })
+                .map(|(device, _)| device)
+                .collect();
+            // The address may have gone to another device: the pod was made anew. But a pod can also move it between
+            // two devices of its own.
+            let kept = formers.iter().find(|device| claims(device)).or_else(|| {
+                let is_own = |device: &&u32| formers.iter().any(|own| namespace(own) == namespace(device));
+                formers.first().filter(|_| devices.keys().filter(claims).all(|device| is_own(&device)))
+            });
             match kept {
-                Some(device) => drop(found.pods.insert(*device, pod.0.clone())),
-                None => open.push(*pod),
+                Some(device) => drop(found.pods.insert(**device, pod.name.clone())),
+                None => open.push(pod),
             }
         }
-        for (name, addresses) in open {
+        for pod in open {
             let is_free = |device: &u32| !found.pods.contains_key(device);
             let claimants = devices
                 .iter()
-                .filter(|(device, end)| is_free(device) && !end.addresses.is_disjoint(addresses));
-            match claimants.map(|(device, _)| *device).collect::<Vec<_>>().as_slice() {
+                .filter(|(device, end)| is_free(device) && !end.addresses.is_disjoint(pod.addresses));
+            let claimants: Vec<u32> = claimants.map(|(device, _)| *device).collect();
+            match claimants.as_slice() {
                 [] => {}
-                [device] => drop(found.pods.insert(*device, name.clone())),
+                [device] => drop(found.pods.insert(*device, pod.name.clone())),
+                // The pod is new, and so is its device. An older one has an address that it was not given.
+                [.., newest] if !former.is_empty() => drop(found.pods.insert(*newest, pod.name.clone())),
                 several => found.contested.extend(several),
             }
         }
         let namespaces: BTreeSet<i32> =
             found.pods.keys().filter_map(|device| Some(devices.get(device)?.namespace)).collect();
         let is_second = |(device, end): &(&u32, &FarEnd)| {
-            !found.pods.contains_key(device) && namespaces.contains(&end.namespace)
+            !found.pods.contains_key(device)
+                && !former.contains_key(device)
+                && namespaces.contains(&end.namespace)
         };
         found.aside = devices.iter().filter(is_second).map(|(device, _)| *device).collect();
         found
     }
+}
+
+/// Returns the addresses that several pods have.
+fn shared(pods: &[LocalPod<'_>]) -> BTreeSet<IpAddr> {
+    let (mut seen, mut shared) = (BTreeSet::new(), BTreeSet::new());
+    for address in pods.iter().flat_map(|pod| pod.addresses) {
+        if !seen.insert(*address) {
+            shared.insert(*address);
+        }
+    }
+    shared
 }
 
 #[cfg(test)]
@@ -98,7 +119,8 @@ mod tests {
         former: &[(u32, &[&str])],
     ) -> (Vec<(u32, String)>, Holders) {
         let pods: Vec<_> = pods.iter().map(|(pod, texts)| (name(pod), addresses(texts))).collect();
-        let local: Vec<LocalPod<'_>> = pods.iter().map(|(name, addresses)| (name, addresses)).collect();
+        let local: Vec<LocalPod<'_>> =
+            pods.iter().map(|(name, addresses)| LocalPod { name, uid: "", addresses }).collect();
         let former = former.iter().map(|(device, texts)| (*device, addresses(texts))).collect();
         let found = Holders::find(&devices.iter().cloned().collect(), &local, &former);
         (found.pods.iter().map(|(device, pod)| (*device, pod.name.clone())).collect(), found)
@@ -153,5 +175,35 @@ mod tests {
         let (pods, found) = find(&devices, &[("web", &["10.1.0.2"])], &[]);
         assert_eq!(pods, [(7, "web".to_owned())]);
         assert_eq!(found.aside, [8].into());
+    }
+
+    #[test]
+    fn a_pod_that_moves_its_address_to_a_second_device_stays_behind_the_first_one() {
+        let devices = [(7, end(1, &[])), (8, end(1, &["10.1.0.2"]))];
+        let (pods, found) = find(&devices, &[("web", &["10.1.0.2"])], &[(7, &["10.1.0.2"])]);
+        assert_eq!(pods, [(7, "web".to_owned())]);
+        // Not even a device that was the pod's once is let go.
+        let former: [(u32, &[&str]); 2] = [(7, &["10.1.0.2"]), (8, &["10.1.0.9"])];
+        assert!(find(&devices, &[("web", &["10.1.0.2"])], &former).1.aside.is_empty());
+        assert_eq!(found.aside, [8].into());
+    }
+
+    #[test]
+    fn of_two_pods_with_one_address_neither_is_behind_a_device() {
+        let devices = [(7, end(1, &["10.1.0.2"]))];
+        let pods: [(&str, &[&str]); 2] = [("a", &["10.1.0.2"]), ("b", &["10.1.0.2"])];
+        assert!(find(&devices, &pods, &[]).0.is_empty());
+        assert!(find(&devices, &pods, &[(7, &["10.1.0.2"])]).0.is_empty());
+        assert_eq!(find(&devices, &pods[1..], &[]).0, [(7, "b".to_owned())]);
+    }
+
+    #[test]
+    fn of_two_devices_that_claim_a_new_pods_address_the_newer_one_is_its_own() {
+        let devices = [(7, end(1, &["10.1.0.1"])), (8, end(2, &["10.1.0.2"])), (9, end(3, &["10.1.0.2"]))];
+        let pods: [(&str, &[&str]); 2] = [("old", &["10.1.0.1"]), ("new", &["10.1.0.2"])];
+        assert_eq!(
+            find(&devices, &pods, &[(7, &["10.1.0.1"])]).0,
+            [(7, "old".to_owned()), (9, "new".to_owned())]
+        );
     }
 }
