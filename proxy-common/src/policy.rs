@@ -56,6 +56,9 @@ pub const PEER_NODE: u32 = 1 << 30;
 /// The bits of the class in a value of POLICY_PEERS4/6. An address without an entry has class 0.
 pub const PEER_CLASS: u32 = PEER_NODE - 1;
 
+/// Bytes of a [`PolicyName`]. Namespace and name of a pod (63 and 253) fit, and some names of policies.
+pub const POLICY_NAME_BYTES: usize = 1024;
+
 /// Leading bits of a [`PolicyRule`] that stand for any protocol.
 pub const RULE_ANY_PROTOCOL: u32 = 64;
 /// Leading bits of a [`PolicyRule`] that stand for any port of a protocol.
@@ -97,6 +100,17 @@ shared! {
         /// pod that may open no connections could send packets that look like replies to any address whose connections
         /// to the pod were allowed.
         pub lenient_until: u32,
+    }
+
+    /// Value of POLICY_NAMES, by the index of the pod's device on the node. The agent writes it for people, and no program
+    /// reads it.
+    ///
+    /// It is UTF-8 text, padded with zeros. The first line is `namespace/name` of the pod. Each further line is a policy that
+    /// isolates it: `i name` for ingress, `e name` for egress, `ie name` for both. A last line such as `+3` counts policies
+    /// that had no room.
+    pub struct PolicyName {
+        /// The text. It is an array of arrays because `Default` ends at 32 elements.
+        pub bytes: [[u8; 32]; 32],
     }
 
     /// Key of POLICY_RULES, a longest-prefix-match trie; the value is 1. The agent writes it.
@@ -195,6 +209,24 @@ shared! {
         pub direction: u32,
     }
 }
+
+impl PolicyName {
+    /// Pads a text with zeros. Returns `None` if the text is longer than [`POLICY_NAME_BYTES`].
+    #[must_use]
+    pub fn new(text: &str) -> Option<Self> {
+        let mut name = Self::default();
+        name.bytes.as_flattened_mut().get_mut(..text.len())?.copy_from_slice(text.as_bytes());
+        Some(name)
+    }
+
+    /// Returns the text without its padding, or `None` if it is not UTF-8.
+    #[must_use]
+    pub fn text(&self) -> Option<&str> {
+        core::str::from_utf8(self.bytes.as_flattened()).ok().map(|text| text.trim_end_matches('\0'))
+    }
+}
+
+const _: () = assert!(size_of::<PolicyName>() == POLICY_NAME_BYTES);
 
 /// The number of entries in POLICY_EVENTS.
 pub const POLICY_EVENTS_ENTRIES: u32 = 1 << 6;

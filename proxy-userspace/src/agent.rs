@@ -138,10 +138,11 @@ pub async fn run(settings: Settings) -> Result<(), AgentError> {
     let config = settings.config.clone();
     let (failures, failed) = mpsc::channel(FAILURES);
     let (node_problems, of_node) = mpsc::channel(FAILURES);
+    let (policy_problems, of_policies) = mpsc::channel(FAILURES);
     let servers = HttpServers::start(&settings, failures);
     let served = servers.served();
     let mut observers = served.clone().observers();
-    let others = events::Others { failures: failed, of_node };
+    let others = events::Others { failures: failed, of_node, of_policies };
     let (to_announce, wanted) = watch::channel(None);
     let announcer = announce(announce_settings(&settings), wanted, topology.clone(), served.announced());
     let mut announcer = tokio::spawn(announcer);
@@ -151,8 +152,12 @@ pub async fn run(settings: Settings) -> Result<(), AgentError> {
     let (policy_sender, policies) = firewall::channel(&settings);
     let outputs = Outputs { batches: event_sender, policies: policy_sender };
     let mut source = start_source(&settings, &served, outputs, others, &mut observers).await?;
-    let around =
-        Surroundings { topology: topology.clone(), nodes: targets.clone(), mode: served.mode_told() };
+    let around = Surroundings {
+        topology: topology.clone(),
+        nodes: targets.clone(),
+        mode: served.mode_told(),
+        problems: policy_problems,
+    };
     let mut firewall = firewall::start(&settings, policies, around, stopped.clone(), served.firewall());
     // An agent with a wrong --kubeconfig or --source ends above, and has changed no setting of the host.
     if settings.proxy_mode != ProxyMode::None {

@@ -54,6 +54,7 @@ pub fn record_drop<const FROM_POD: bool>(skb: Skb, reason: PolicyDrop, ends: &En
         (*event).reserved = 0;
         publish(event, sequence);
     }
+    skb.set_told();
 }
 
 /// # Safety

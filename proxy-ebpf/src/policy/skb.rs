@@ -5,6 +5,7 @@ use core::mem::MaybeUninit;
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::helpers::generated::{bpf_skb_load_bytes, bpf_skb_pull_data};
 use aya_ebpf::programs::TcContext;
+use proxy_common::kernel_drop::{TOLD_ALREADY, TOLD_ALREADY_WORD};
 
 use crate::header::Wire;
 
@@ -51,6 +52,13 @@ impl Skb {
     pub fn length(self) -> u32 {
         // SAFETY: as above.
         unsafe { (*self.context).len }
+    }
+
+    /// Lets `millrace monitor --kernel` know that the drop of this frame is told already.
+    #[inline(always)]
+    pub fn set_told(self) {
+        // SAFETY: as above. The index is in the array.
+        unsafe { (*self.context).cb[TOLD_ALREADY_WORD] = TOLD_ALREADY };
     }
 
     /// Whether the frame is still to be cut into segments.

@@ -14,7 +14,7 @@ use super::BATCHES;
 use crate::config::Settings;
 use crate::dataplane::Mode;
 use crate::dataplane::ebpf::firewall::remove;
-use crate::firewall::{FirewallSettings, Inputs, Statuses, keep_firewall};
+use crate::firewall::{FirewallSettings, Inputs, PolicyProblem, Statuses, keep_firewall};
 use crate::node::Topology;
 use crate::source::{PolicyBatch, SourceError};
 
@@ -32,6 +32,7 @@ pub struct Surroundings {
     pub topology: watch::Receiver<Option<Topology>>,
     pub nodes: watch::Receiver<Option<BTreeSet<IpAddr>>>,
     pub mode: watch::Receiver<Option<Mode>>,
+    pub problems: mpsc::Sender<PolicyProblem>,
 }
 
 /// Starts the firewall, in a thread of its own since its system calls block. Without policies, removes what an earlier
@@ -51,13 +52,13 @@ pub fn start(
             Err(error) => warn!(%error, "the firewall of an earlier agent can't be removed and goes on"),
         });
     };
-    let Surroundings { topology, nodes, mode } = around;
+    let Surroundings { topology, nodes, mode, problems } = around;
     let runtime = Handle::current();
     spawn_blocking(move || {
         runtime.block_on(async move {
             tokio::select! {
                 _ = stopped.changed() => {}
-                () = keep_firewall(wanted, Inputs { events, topology, nodes, mode }, statuses) => {}
+                () = keep_firewall(wanted, Inputs { events, topology, nodes, mode }, statuses, problems) => {}
             }
         });
     })

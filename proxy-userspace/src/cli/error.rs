@@ -44,6 +44,14 @@ pub enum CliError {
         /// Its process, if it is visible.
         process: Option<u32>,
     },
+    #[error(
+        "the pod firewall is off at {path}: no NetworkPolicy is in force on this node; agents with --network-policy on \
+         carry them out"
+    )]
+    NoFirewall {
+        /// The BPF file system.
+        path: String,
+    },
     #[error("{0}")]
     NotFound(String),
     #[error("the kernel does not {action}: {error}")]
@@ -76,7 +84,7 @@ impl CliError {
                     | SourceError::Kubeconfig { .. },
                 ),
             ) => ExitStatus::Usage,
-            Self::Read(ReadError::Absent { .. }) => ExitStatus::NoDataplane,
+            Self::Read(ReadError::Absent { .. }) | Self::NoFirewall { .. } => ExitStatus::NoDataplane,
             Self::Read(ReadError::Denied { .. }) | Self::KernelDrops(KernelDropsError::Denied) => {
                 ExitStatus::NotPermitted
             }

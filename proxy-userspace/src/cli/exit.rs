@@ -71,7 +71,8 @@ impl ExitStatus {
                  conditions."
             }
             Self::NoDataplane => {
-                "No data plane is on this node: no agent has run here with this `--bpffs-path`, or it was cleaned up."
+                "No data plane is on this node: no agent has run here with this `--bpffs-path`, or it was cleaned up. For \
+                 `policies`: the pod firewall is off here."
             }
             Self::NotPermitted => {
                 "The process lacks the rights: run it as root, or with the capabilities that the line on standard error \

@@ -94,9 +94,12 @@ enum Command {
     Ways(ways::WaysArgs),
     /// Show the addresses of Services that this node answers for on its links
     Announced(announced::AnnouncedArgs),
-    /// Show the NetworkPolicies of pods in manifests, and whether they allow a connection; Millrace does not enforce them yet
+    /// Show which NetworkPolicies are in force on this node's pods; or those of manifests, and whether they allow a connection
     ///
-    /// It judges manifests alone, and asks neither a cluster nor a node. A directory may have the output of
+    /// Without --manifests it shows what the pod firewall of this node carries out: each pod's device, and the policies that
+    /// isolate the pod. The agents need --network-policy on for that.
+    ///
+    /// With --manifests it judges manifests alone, and asks neither a cluster nor a node. A directory may have the output of
     /// `kubectl get namespaces,nodes,pods,networkpolicies -A -o yaml`. With --from, --to and --port it says whether the
     /// policies allow a connection, and which rule does or which policies isolate the pod.
     Policies(Box<policies::PoliciesArgs>),
@@ -114,7 +117,7 @@ enum Command {
     /// Write what the commands and the node's own tools show into an archive for a report
     ///
     /// Millrace's commands: version, status, ready, check, services, backends, flows (the first 10000 entries), ways, announced,
-    /// counters, maps, programs, top (Services and endpoints, for one second) and monitor (the last 10000 events). The
+    /// policies, counters, maps, programs, top (Services and endpoints, for one second) and monitor (the last 10000 events). The
     /// node's: uname, ip, nft, bpftool, and the sysctls that packets depend on. It has addresses of clients and names of
     /// Services, and neither secrets nor the content of packets.
     Bugtool(bugtool::BugtoolArgs),

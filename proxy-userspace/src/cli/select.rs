@@ -158,6 +158,16 @@ impl SelectArgs {
         self.services.iter().all(Selector::is_name)
     }
 
+    /// Whether a name of a Service is among the arguments.
+    pub fn has_names(&self) -> bool {
+        self.services.iter().any(Selector::is_name)
+    }
+
+    /// Returns the namespace that is meant as a whole.
+    pub fn whole_namespace(&self) -> Option<&str> {
+        self.namespace.as_deref().filter(|_| self.services.is_empty())
+    }
+
     /// Whether one of the addresses among the arguments is meant.
     pub fn is_at(&self, address: SocketAddr, protocol: &str) -> bool {
         self.services.iter().any(|selector| selector.is_at(address, protocol))

@@ -1,35 +1,40 @@
 //! Picks the node that reports a problem that all nodes see.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use proxy_common::hash::mix;
 
 /// The cluster's nodes. All agents know the same ones, and so pick the same node without talking to
 /// each other.
-#[derive(Debug)]
+///
+/// All clones have the same nodes. The lock is held for one look-up.
+#[derive(Clone, Debug)]
 pub(super) struct Electorate {
     own: String,
     /// The hash of each node's name, by name.
-    nodes: BTreeMap<String, u64>,
+    nodes: Arc<Mutex<BTreeMap<String, u64>>>,
 }
 
 impl Electorate {
     /// Returns an electorate that counts `own` as a node, with or without a Node object.
     pub fn new(own: &str) -> Self {
-        Self { own: own.to_owned(), nodes: BTreeMap::from([(own.to_owned(), hash(own))]) }
+        let nodes = BTreeMap::from([(own.to_owned(), hash(own))]);
+        Self { own: own.to_owned(), nodes: Arc::new(Mutex::new(nodes)) }
     }
-    pub fn add(&mut self, node: &str) {
-        if !self.nodes.contains_key(node) {
-            self.nodes.insert(node.to_owned(), hash(node));
-        }
+    fn nodes(&self) -> MutexGuard<'_, BTreeMap<String, u64>> {
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+    pub fn add(&self, node: &str) {
+        self.nodes().entry(node.to_owned()).or_insert_with(|| hash(node));
     }
     /// Takes out a node that may have no agent. It may be this one.
-    pub fn retire(&mut self, node: &str) {
-        self.nodes.remove(node);
+    pub fn retire(&self, node: &str) {
+        self.nodes().remove(node);
     }
-    pub fn remove(&mut self, node: &str) {
+    pub fn remove(&self, node: &str) {
         if node != self.own {
-            self.nodes.remove(node);
+            self.nodes().remove(node);
         }
     }
     /// Returns whether this node reports the problems of this object.
@@ -39,11 +44,12 @@ impl Electorate {
     pub fn elects_this_node(&self, uid: &str) -> bool {
         let uid = hash(uid);
         let rank = |node: u64| mix(uid ^ node);
-        if !self.nodes.is_empty() && !self.nodes.contains_key(&self.own) {
+        let nodes = self.nodes();
+        if !nodes.is_empty() && !nodes.contains_key(&self.own) {
             return false;
         }
         let own = (rank(hash(&self.own)), &self.own);
-        self.nodes.iter().all(|(name, node)| own <= (rank(*node), name))
+        nodes.iter().all(|(name, node)| own <= (rank(*node), name))
     }
 }
 
@@ -60,7 +66,7 @@ mod tests {
 
     fn electorates(nodes: &[&str]) -> Vec<Electorate> {
         let electorate = |own: &&str| {
-            let mut electorate = Electorate::new(own);
+            let electorate = Electorate::new(own);
             for node in nodes {
                 electorate.add(node);
             }
@@ -99,7 +105,7 @@ mod tests {
 
     #[test]
     fn a_node_without_a_node_object_counts_itself() {
-        let mut electorate = Electorate::new("node1");
+        let electorate = Electorate::new("node1");
         assert!(electorate.elects_this_node("any"));
         electorate.remove("node1");
         assert!(electorate.elects_this_node("any"));
@@ -107,11 +113,11 @@ mod tests {
 
     #[test]
     fn a_node_that_retires_leaves_the_telling_to_others_if_there_are_any() {
-        let mut electorate = Electorate::new("node1");
+        let electorate = Electorate::new("node1");
         electorate.retire("node1");
         assert!(electorate.elects_this_node("any"), "there is no other node");
-        let mut others = electorates(&NODES);
-        for electorate in &mut others {
+        let others = electorates(&NODES);
+        for electorate in &others {
             electorate.retire("node1");
         }
         for index in 0..200 {

@@ -1,4 +1,4 @@
-//! Events on Services, where the owner of a Service looks, and on this node's Node: `kubectl describe`.
+//! Events on Services and NetworkPolicies, where their owners look, and on this node's Node: `kubectl describe`.
 //!
 //! An observer of the reconcile task picks the problems that deserve an Event from this node. A
 //! task with the API client writes it. The log has all problems, so neither task waits, and no
@@ -16,8 +16,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use kube::Client;
 use tokio::sync::mpsc;
 
+use crate::firewall::PolicyProblem;
 use crate::health::Failure;
 use crate::model::ServiceKey;
+use crate::policy::NamespacedName;
 use crate::reconcile::Observer;
 pub use observer::EventObserver;
 use writer::Writer;
@@ -28,13 +30,14 @@ const WAITING: usize = 256;
 /// Starts the task that writes Events in the name of `node`, and returns the observer that feeds
 /// it.
 ///
-/// It also reports health check node ports that could not be opened, and what the checks of this node find. It ends
-/// with the observer.
+/// It also reports health check node ports that could not be opened, what the checks of this node find, and problems of
+/// NetworkPolicies. It ends with the observer.
 #[must_use]
 pub fn start(client: Client, node: &str, others: Others) -> Box<dyn Observer> {
     let (sender, reports) = mpsc::channel(WAITING);
     let observer = EventObserver::new(node, sender);
-    tokio::spawn(Writer::new(client, node, observer.uids()).run(reports, others));
+    let writer = Writer::new(client, node, observer.uids(), observer.electorate());
+    tokio::spawn(writer.run(reports, others));
     Box::new(observer)
 }
 
@@ -45,6 +48,8 @@ pub struct Others {
     pub failures: mpsc::Receiver<Failure>,
     /// Problems of this node.
     pub of_node: mpsc::Receiver<NodeProblem>,
+    /// Problems of NetworkPolicies, which all nodes see.
+    pub of_policies: mpsc::Receiver<PolicyProblem>,
 }
 
 /// A problem of this node.
@@ -61,6 +66,8 @@ pub struct NodeProblem {
 pub enum Subject {
     /// A Service.
     Service(ServiceKey),
+    /// A NetworkPolicy.
+    NetworkPolicy(NamespacedName),
     /// This node's Node, by its name.
     Node(String),
 }
@@ -69,6 +76,7 @@ impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Service(key) => key.fmt(f),
+            Self::NetworkPolicy(name) => name.fmt(f),
             Self::Node(name) => f.write_str(name),
         }
     }

@@ -52,6 +52,11 @@ impl EventObserver {
         self.uids.clone()
     }
 
+    /// Returns the nodes that agree on the writer of a problem, kept up to date.
+    pub(super) fn electorate(&self) -> Electorate {
+        self.electorate.clone()
+    }
+
     fn learn(&mut self, batch: &[SourceEvent]) {
         for event in batch {
             match event {

@@ -42,6 +42,7 @@ struct Bench {
     requests: mpsc::Receiver<Request>,
     failures: mpsc::Sender<Failure>,
     of_node: mpsc::Sender<NodeProblem>,
+    of_policies: mpsc::Sender<PolicyProblem>,
     server: JoinHandle<()>,
     uri: String,
 }
@@ -59,9 +60,11 @@ impl Bench {
         let client = Client::try_from(config).unwrap();
         let (failures, failed) = mpsc::channel(8);
         let (of_node, problems) = mpsc::channel(8);
-        let mut observer = start(client, "node1", Others { failures: failed, of_node: problems });
+        let (of_policies, problems_of_policies) = mpsc::channel(8);
+        let others = Others { failures: failed, of_node: problems, of_policies: problems_of_policies };
+        let mut observer = start(client, "node1", others);
         observer.listing(&[service("web", "uid-1"), service("api", "uid-2")]);
-        Self { observer, requests, failures, of_node, server, uri }
+        Self { observer, requests, failures, of_node, of_policies, server, uri }
     }
 
     /// Reports a sync with these problems.
@@ -312,6 +315,32 @@ async fn a_problem_of_this_node_is_an_event_on_its_node_once_that_is_known() {
         request.body["regarding"],
         json!({"apiVersion": "v1", "kind": "Node", "name": "node1", "uid": "uid-n"})
     );
+}
+
+#[tokio::test]
+async fn one_node_writes_the_problem_of_a_policy() {
+    let mut bench = Bench::start(StatusCode::CREATED).await;
+    let problem = |uid: &str, note: &str| PolicyProblem {
+        policy: NamespacedName::new("shop", "closed"),
+        uid: uid.to_owned(),
+        reason: "InvalidField",
+        note: note.to_owned(),
+    };
+    bench.observer.received(&[node("node2")]);
+    let uids: Vec<String> = (0..20).map(|number| format!("uid-{number}")).collect();
+    let electorate = super::election::Electorate::new("node1");
+    electorate.add("node2");
+    let elected = |uid: &&String| electorate.elects_this_node(uid);
+    let (own, foreign) = (uids.iter().find(elected).unwrap(), uids.iter().find(|uid| !elected(uid)).unwrap());
+    bench.of_policies.send(problem(foreign, "of node2")).await.unwrap();
+    bench.of_policies.send(problem(own, "spec.ingress[0]: is wrong")).await.unwrap();
+    let request = bench.next().await;
+    assert_eq!(request.path, "/apis/events.k8s.io/v1/namespaces/shop/events");
+    let body = &request.body;
+    assert_eq!((&body["note"], &body["action"]), (&json!("spec.ingress[0]: is wrong"), &json!("Enforce")));
+    let regarding = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "namespace": "shop",
+        "name": "closed", "uid": own});
+    assert_eq!(body["regarding"], regarding);
 }
 
 #[tokio::test]

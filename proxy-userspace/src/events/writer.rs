@@ -11,8 +11,10 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 use tracing::{debug, warn};
 
+use super::election::Electorate;
 use super::limit::Limiter;
 use super::{NodeProblem, Others, Report, Subject, Uids};
+use crate::firewall::PolicyProblem;
 use crate::health::Failure;
 use crate::source::kubernetes::explain_refusal;
 
@@ -31,6 +33,7 @@ pub(super) struct Writer {
     client: Client,
     node: String,
     uids: Uids,
+    electorate: Electorate,
     limiter: Limiter,
     recent: HashMap<Matter, Recent>,
     /// The last write's error, if it failed.
@@ -53,11 +56,12 @@ struct Recent {
 }
 
 impl Writer {
-    pub fn new(client: Client, node: &str, uids: Uids) -> Self {
+    pub fn new(client: Client, node: &str, uids: Uids, electorate: Electorate) -> Self {
         Self {
             client,
             node: node.to_owned(),
             uids,
+            electorate,
             limiter: Limiter::new(Instant::now()),
             recent: HashMap::new(),
             failing: None,
@@ -75,6 +79,7 @@ impl Writer {
                 },
                 Some(failure) = others.failures.recv() => self.report_of(failure),
                 Some(problem) = others.of_node.recv() => self.report_of_node(problem),
+                Some(problem) = others.of_policies.recv() => self.report_of_policy(problem),
             };
             if let Some(report) = report {
                 self.write_report(report).await;
@@ -97,6 +102,18 @@ impl Writer {
         let subject = Subject::Node(self.node.clone());
         let uid = self.uids.get(&subject)?;
         Some(Report { subject, uid, reason: problem.reason, action: "Check", note: problem.note })
+    }
+
+    /// Returns the report of a problem of a policy; `None` where another node reports it.
+    fn report_of_policy(&self, problem: PolicyProblem) -> Option<Report> {
+        let PolicyProblem { policy, uid, reason, note } = problem;
+        self.electorate.elects_this_node(&uid).then(|| Report {
+            subject: Subject::NetworkPolicy(policy),
+            uid: uid.into(),
+            reason,
+            action: "Enforce",
+            note,
+        })
     }
 
     async fn write_report(&mut self, report: Report) {
@@ -157,12 +174,15 @@ impl Writer {
 }
 
 fn reference(report: &Report) -> ObjectReference {
-    let (kind, namespace, name) = match &report.subject {
-        Subject::Service(key) => ("Service", Some(key.namespace.clone()), key.name.clone()),
-        Subject::Node(name) => ("Node", None, name.clone()),
+    let (version, kind, namespace, name) = match &report.subject {
+        Subject::Service(key) => ("v1", "Service", Some(key.namespace.clone()), key.name.clone()),
+        Subject::NetworkPolicy(name) => {
+            ("networking.k8s.io/v1", "NetworkPolicy", Some(name.namespace.clone()), name.name.clone())
+        }
+        Subject::Node(name) => ("v1", "Node", None, name.clone()),
     };
     ObjectReference {
-        api_version: Some("v1".to_owned()),
+        api_version: Some(version.to_owned()),
         kind: Some(kind.to_owned()),
         name: Some(name),
         namespace,

@@ -4,6 +4,7 @@
 //! makes it compute the tables of this node and write what differs.
 
 mod status;
+mod tell;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -16,6 +17,9 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, info, warn};
 
 pub use status::{FirewallStatus, Statuses};
+pub use tell::PolicyProblem;
+
+use tell::Teller;
 
 use crate::dataplane::Mode;
 use crate::dataplane::ebpf::firewall::{Applied, Firewall, Holders, Wanted};
@@ -56,10 +60,16 @@ const RETRY: Duration = Duration::from_secs(10);
 /// Batches that are taken before a computation.
 const BATCHES: usize = 1_000;
 
-/// Keeps the firewall, until a channel is closed. What it has attached stays in force.
+/// Keeps the firewall, until a channel is closed. What it has attached stays in force. Problems of policies go to
+/// `problems`.
 ///
 /// Nothing changes before everything was listed once: until then, the tables of an earlier agent judge.
-pub async fn keep_firewall(settings: FirewallSettings, mut inputs: Inputs, statuses: Statuses) {
+pub async fn keep_firewall(
+    settings: FirewallSettings,
+    mut inputs: Inputs,
+    statuses: Statuses,
+    problems: mpsc::Sender<PolicyProblem>,
+) {
     let Ok(mode) = inputs.mode.wait_for(Option::is_some).await.map(|mode| *mode) else { return };
     if mode != Some(Mode::Ebpf) {
         let why = "--network-policy on has no effect: this node is not served by eBPF, and what translates Services \
@@ -92,6 +102,7 @@ pub async fn keep_firewall(settings: FirewallSettings, mut inputs: Inputs, statu
         aside: BTreeSet::new(),
         is_settled: false,
         warned: BTreeSet::new(),
+        teller: Teller::new(problems),
         statuses,
     };
     keeper.follow(inputs).await;
@@ -117,6 +128,7 @@ struct Keeper {
     is_settled: bool,
     /// What was warned of.
     warned: BTreeSet<String>,
+    teller: Teller,
     statuses: Statuses,
 }
 
@@ -173,6 +185,7 @@ impl Keeper {
         for event in batch {
             match event {
                 PolicyEvent::Change(change) => {
+                    self.teller.learn(&change, Instant::now());
                     self.index.apply(change);
                     self.is_stale = true;
                 }
@@ -201,6 +214,7 @@ impl Keeper {
         if !self.is_stale {
             let guarded = self.ends.keys().filter(|device| !self.aside.contains(device)).copied().collect();
             failures.extend(self.firewall.attach(&guarded, &self.aside));
+            self.teller.tell(&self.index, Instant::now());
             let is_well = failures.is_empty();
             if !is_well {
                 self.is_stale = true;
@@ -218,6 +232,7 @@ impl Keeper {
         let between = self.index.compile_between(&site, &self.compiled, &next);
         let pods: Vec<LocalPod<'_>> =
             self.index.local_pods(&site.node).filter(|pod| !pod.addresses.is_empty()).collect();
+        let views = self.index.pods_of_node(&site.node).map(|pod| (pod.name, pod)).collect();
         let mut applied = self.firewall.apply(&Wanted {
             tables: &next,
             between: between.as_ref(),
@@ -226,6 +241,7 @@ impl Keeper {
             devices: &self.ends,
             pods: &pods,
             nodes: &nodes,
+            views: &views,
         });
         let Holders { pods: behind, aside, .. } = &applied.holders;
         let unknown = self.ends.len() - behind.len() - aside.len();
@@ -236,6 +252,7 @@ impl Keeper {
         self.aside.clone_from(aside);
         applied.failures.extend(failures);
         self.statuses.publish(FirewallStatus::of(&self.firewall, &applied, unknown, &self.index));
+        self.teller.tell(&self.index, Instant::now());
         self.is_stale = !applied.failures.is_empty();
         if applied.is_written {
             self.compiled = next;

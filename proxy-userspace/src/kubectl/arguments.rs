@@ -10,7 +10,7 @@ use super::error::KubectlError;
 use crate::cli::{self, Format, duration, one_line, parse_format};
 
 /// The commands that change a node, or are for one's own machine.
-const OF_ONE_NODE: [&str; 7] = ["agent", "cleanup", "completion", "echo", "man", "policies", "probe"];
+const OF_ONE_NODE: [&str; 6] = ["agent", "cleanup", "completion", "echo", "man", "probe"];
 
 /// The commands whose tables have lines beside the rows, or cells of several lines.
 const ROWS: [&str; 3] = ["check", "monitor", "top"];
@@ -18,7 +18,7 @@ const ROWS: [&str; 3] = ["check", "monitor", "top"];
 /// Millrace on all nodes of a cluster: any command of `millrace` that shows something, and those below.
 ///
 /// `kubectl millrace status`, `services`, `backends`, `flows`, `top`, `monitor --last`, `check`, `ways`, `announced`,
-/// `counters`, `maps`, `programs` and `version` run on each node, and take the flags that `millrace` has for them.
+/// `policies`, `counters`, `maps`, `programs` and `version` run on each node, and take the flags that `millrace` has for them.
 #[derive(Debug, Parser)]
 #[command(name = "kubectl millrace", version, arg_required_else_help = true)]
 pub struct Cli {
@@ -138,6 +138,12 @@ impl Call {
             return Err(KubectlError::Usage(format!(
                 "{flag} is for one node: run it in a pod, or repeat the command"
             )));
+        }
+        let is_of_manifests = |word: &String| word == "--manifests" || word.starts_with("--manifests=");
+        if words.first().is_some_and(|word| word == "policies") && words.iter().any(is_of_manifests) {
+            return Err(KubectlError::Usage(
+                "policies --manifests needs no node: run `millrace policies --manifests` here".to_owned(),
+            ));
         }
         let mut format = None;
         while let Some(given) = take_value(&mut words, &["--output", "-o"], &freely)? {
@@ -286,6 +292,7 @@ mod tests {
             ("monitor --last 5", "monitor --last 5 -o jsonl", Format::Table),
             ("monitor --last -o yaml", "monitor --last -o jsonl", Format::Yaml),
             ("ready", "ready", Format::Table),
+            ("policies shop/web -o wide", "policies shop/web -o wide", Format::Wide),
             ("backends --sort-by -opened", "backends --sort-by -opened -o table", Format::Table),
             ("backends --sort-by -opened -oyaml", "backends --sort-by -opened -o json", Format::Yaml),
         ] {
@@ -314,6 +321,8 @@ mod tests {
         for (line, said) in [
             ("cleanup", "`cleanup` is for one node"),
             ("flows -w", "-w is for one node"),
+            ("policies --manifests .", "policies --manifests needs no node"),
+            ("policies --node node-a", "the following required arguments were not provided: --manifests"),
             ("monitor --type drop", "monitor goes on without an end: name --last or --count"),
             ("monitor --last -o wide", "--output: monitor has neither wide nor name; it takes table, "),
             ("monitor --last -o name", "--output: monitor has neither wide nor name; it takes table, "),

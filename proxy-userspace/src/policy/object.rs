@@ -45,7 +45,7 @@ pub enum Kind {
 }
 
 /// Namespace and name of an object.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NamespacedName {
     /// `metadata.namespace`; `default` if a namespaced object has none, empty for a Namespace.
     pub namespace: String,

@@ -46,6 +46,11 @@ impl Index {
         self.all_pods().map(|(name, pod)| self.view(name, pod))
     }
 
+    /// Returns every pod on a node that has not ended, by name.
+    pub fn pods_of_node(&self, node: &str) -> impl Iterator<Item = PodView<'_>> {
+        self.pods_on(node).map(|(name, pod)| self.view(name, pod))
+    }
+
     /// Returns the namespaces of pods and policies whose own objects are not known. Their labels may be anything.
     #[must_use]
     pub fn unknown_namespaces(&self) -> BTreeSet<&str> {

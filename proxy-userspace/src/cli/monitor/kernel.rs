@@ -11,7 +11,8 @@ use proxy_common::addr::mapped;
 use proxy_common::config::global;
 use proxy_common::kernel_drop::Place;
 
-use super::row::{Clock, EventRow};
+use super::clock::Clock;
+use super::row::EventRow;
 use crate::cli::error::CliError;
 use crate::dataplane::ebpf::kernel_drops::{KernelDropView, KernelDrops, Watched};
 use crate::dataplane::ebpf::read::{PinnedMaps, ServiceView, Tables, protocol_text};

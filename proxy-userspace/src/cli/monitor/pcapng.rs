@@ -135,6 +135,9 @@ mod tests {
             function: String::new(),
             device: device.to_owned(),
             length: 600,
+            direction: "".into(),
+            client_pod: String::new(),
+            frontend_pod: String::new(),
             frame: frame.to_vec(),
             is_bare: false,
         }

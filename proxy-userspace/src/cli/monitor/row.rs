@@ -6,19 +6,22 @@ use std::net::{IpAddr, SocketAddr};
 
 use jiff::{Timestamp, Unit};
 use nix::net::if_::if_indextoname;
-use nix::time::{ClockId, clock_gettime};
 use proxy_common::addr::unmapped;
 use proxy_common::event::{Event, SOCKET};
+use proxy_common::policy::PolicyDirection;
 use proxy_common::selection::BackendRef;
 use proxy_common::verdict::Program;
 use serde::{Deserialize, Serialize};
 
+use super::clock::Clock;
 use super::decode::{Headers, headers, protocol_name};
 use crate::cli::output::{Column, Row};
 use crate::dataplane::ebpf::kernel_drops::KernelDropView;
 
 /// The kind of a packet that the kernel dropped.
 pub const KERNEL_DROP: &str = "kernel_drop";
+/// The kind of a packet that the pod firewall dropped.
+pub const POLICY_DROP: &str = "policy_drop";
 /// The first line of the table.
 pub const HEADER: &str =
     "TIME          WHAT         SERVICE                FROM                   TO                     WHY\n";
@@ -28,7 +31,7 @@ pub const HEADER: &str =
 pub struct EventRow {
     /// Time, RFC 3339.
     pub time: Timestamp,
-    /// `drop`, `opened`, `established`, `refused`, `reset` or [`KERNEL_DROP`].
+    /// `drop`, `opened`, `established`, `refused`, `reset`, [`KERNEL_DROP`] or [`POLICY_DROP`].
     #[serde(rename = "type")]
     pub kind: Cow<'static, str>,
     /// `namespace/name:port`; empty if the programs did not get that far.
@@ -43,7 +46,7 @@ pub struct EventRow {
     pub backend: Option<SocketAddr>,
     /// The reason of a drop; empty for other events.
     pub reason: Cow<'static, str>,
-    /// The program that dropped a packet, or `socket`, or `kernel`; empty for other events.
+    /// The program that dropped a packet, or `socket`, `kernel` or `firewall`; empty for other events.
     pub program: Cow<'static, str>,
     /// The kernel's function that dropped a packet; empty if it was none, or if the kernel does not tell.
     pub function: String,
@@ -51,6 +54,15 @@ pub struct EventRow {
     pub device: String,
     /// Bytes of the frame; 0 for other events.
     pub length: u32,
+    /// Of a [`POLICY_DROP`]: `ingress` or `egress`, seen from the pod of the device; else empty.
+    #[serde(default)]
+    pub direction: Cow<'static, str>,
+    /// Of a [`POLICY_DROP`]: the pod of this node that sent it, as `namespace/name`; else empty.
+    #[serde(default)]
+    pub client_pod: String,
+    /// Of a [`POLICY_DROP`]: the pod of this node that it was for, as `namespace/name`; else empty.
+    #[serde(default)]
+    pub frontend_pod: String,
     /// The beginning of the frame; empty for other events.
     #[serde(skip)]
     pub frame: Vec<u8>,
@@ -86,6 +98,9 @@ impl EventRow {
             function: String::new(),
             device: device(event.device),
             length: event.length,
+            direction: "".into(),
+            client_pod: String::new(),
+            frontend_pod: String::new(),
             frame,
             is_bare: event.is_bare != 0,
         }
@@ -112,6 +127,9 @@ impl EventRow {
             function: drop.function.clone(),
             device,
             length: u32::from(length(&drop.packet).unwrap_or(0)),
+            direction: "".into(),
+            client_pod: String::new(),
+            frontend_pod: String::new(),
             frame: drop.packet.clone(),
             is_bare: true,
         }
@@ -123,11 +141,30 @@ impl EventRow {
         format!("{time:<13} {kind:<12} {service:<22} {from:<22} {to:<22} {why}\n")
     }
 
+    /// Returns the cell WHY of a packet that the firewall dropped.
+    fn why_policy(&self) -> String {
+        let (near, far, towards) = if self.direction == PolicyDirection::Egress.name() {
+            (&self.client_pod, &self.frontend_pod, "to")
+        } else {
+            (&self.frontend_pod, &self.client_pod, "from")
+        };
+        let near = if near.is_empty() { "an unknown pod" } else { near };
+        let far = if far.is_empty() { String::new() } else { format!(" {towards} {far}") };
+        format!("{} ({} of {near}{far}, {})", self.reason, self.direction, self.device)
+    }
+
+    /// Whether one of its ends is a pod of a namespace.
+    pub fn is_of_namespace(&self, namespace: &str) -> bool {
+        let is_of = |pod: &String| pod.split_once('/').is_some_and(|(of_pod, _)| of_pod == namespace);
+        [&self.client_pod, &self.frontend_pod].into_iter().any(is_of)
+    }
+
     /// Returns the cells of the table.
     fn texts(&self) -> [String; 6] {
         let place =
             |place: Option<SocketAddr>| place.map_or_else(|| "-".to_owned(), |place| place.to_string());
         let why = match (&*self.kind, self.backend) {
+            (POLICY_DROP, _) => self.why_policy(),
             (KERNEL_DROP, _) => {
                 let by = if self.function.is_empty() { &*self.program } else { &self.function };
                 let place = if self.device.is_empty() { String::new() } else { format!(", {}", self.device) };
@@ -216,27 +253,6 @@ fn device(index: u32) -> String {
     if_indextoname(index).ok().and_then(|name| name.into_string().ok()).unwrap_or_else(|| index.to_string())
 }
 
-/// The difference between the programs' clock and the calendar.
-#[derive(Clone, Copy, Debug)]
-pub struct Clock {
-    monotonic: i64,
-    calendar: Timestamp,
-}
-
-impl Clock {
-    /// Reads both clocks.
-    pub fn now() -> Self {
-        let time = clock_gettime(ClockId::CLOCK_MONOTONIC);
-        let monotonic = time.map_or(0, |time| time.tv_sec() * 1_000_000_000 + time.tv_nsec());
-        Self { monotonic, calendar: Timestamp::now() }
-    }
-
-    fn time(&self, at: u64) -> Timestamp {
-        let ago = self.monotonic.saturating_sub(i64::try_from(at).unwrap_or(i64::MAX));
-        self.calendar.checked_sub(jiff::SignedDuration::from_nanos(ago)).unwrap_or(self.calendar)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proxy_common::event::{CAPTURED_WORDS, EventKind};
@@ -245,7 +261,7 @@ mod tests {
     use super::*;
 
     fn clock() -> Clock {
-        Clock { monotonic: 5_000_000_000, calendar: "2026-01-02T03:04:05Z".parse().unwrap() }
+        Clock::at(5_000_000_000, "2026-01-02T03:04:05Z")
     }
 
     fn row(event: &Event) -> EventRow {

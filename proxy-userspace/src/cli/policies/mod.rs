@@ -1,5 +1,6 @@
 //! `millrace policies`.
 
+mod node;
 mod pods;
 mod question;
 
@@ -22,15 +23,17 @@ use question::QuestionArgs;
 /// Arguments of `millrace policies`.
 #[derive(Args, Clone, Debug)]
 pub struct PoliciesArgs {
-    /// Directory with manifests of Namespaces, Pods, NetworkPolicies and Nodes
+    /// Directory with manifests of Namespaces, Pods, NetworkPolicies and Nodes [default: what is in force on this node]
     #[arg(long, value_name = "DIRECTORY")]
-    manifests: PathBuf,
+    manifests: Option<PathBuf>,
     #[command(flatten)]
     pods: PodArgs,
     #[command(flatten)]
     question: QuestionArgs,
     #[command(flatten)]
     list: ListArgs,
+    #[command(flatten)]
+    place: Place,
 }
 
 /// The objects of the manifests.
@@ -42,13 +45,18 @@ struct Cluster {
     problems: Vec<String>,
 }
 
-/// Prints the policies of pods, or whether policies allow a connection.
+/// Prints what is in force on this node. With manifests: the policies of pods, or whether policies allow a connection.
 pub fn run(args: &PoliciesArgs) -> Result<(), CliError> {
-    // JSON names the node of this process, as with every command.
-    let place = Place { bpffs_path: Place::DEFAULT.into() };
+    match &args.manifests {
+        Some(directory) => run_on_manifests(args, directory),
+        None => args.list.show(&args.place, || node::list(&args.pods, &args.place, args.list.is_wide())),
+    }
+}
+
+fn run_on_manifests(args: &PoliciesArgs, directory: &Path) -> Result<(), CliError> {
     let told = RefCell::new(BTreeSet::new());
     let read = || {
-        let cluster = Cluster::read(&args.manifests)?;
+        let cluster = Cluster::read(directory)?;
         // With --watch, each problem is told once.
         for problem in &cluster.problems {
             if told.borrow_mut().insert(problem.clone()) {
@@ -58,8 +66,8 @@ pub fn run(args: &PoliciesArgs) -> Result<(), CliError> {
         Ok::<_, CliError>(cluster)
     };
     match args.question.asked() {
-        Some(question) => args.list.show_document(&place, || question.answer(&read()?)),
-        None => args.list.show(&place, || args.pods.list(&read()?.index, args.list.is_wide())),
+        Some(question) => args.list.show_document(&args.place, || question.answer(&read()?)),
+        None => args.list.show(&args.place, || args.pods.list(&read()?.index, args.list.is_wide())),
     }
 }
 

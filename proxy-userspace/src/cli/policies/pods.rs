@@ -10,7 +10,7 @@ use crate::cli::output::{Column, Group, List, Row, some_of};
 use crate::policy::{Direction, Index, PodView};
 
 /// The line below the table: nobody shall take it for the state of a node.
-const NOTICE: &str = "By the manifests alone: Millrace does not enforce NetworkPolicies yet.";
+const NOTICE: &str = "By the manifests alone, and not what a node enforces.";
 
 /// The pods to show.
 #[derive(Args, Clone, Debug)]
@@ -18,8 +18,8 @@ pub struct PodArgs {
     /// Pod: NAME or NAMESPACE/NAME [default: all]
     #[arg(value_name = "POD")]
     pod: Option<String>,
-    /// Pods on the node with this name
-    #[arg(long, value_name = "NAME")]
+    /// Pods of the manifests on the node with this name
+    #[arg(long, value_name = "NAME", requires = "manifests")]
     node: Option<String>,
     /// Pods of this namespace
     #[arg(short, long, value_name = "NAMESPACE")]
@@ -45,8 +45,8 @@ struct PodRow {
 
 /// A policy that selects a pod. It is in the pod's namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-struct PolicyRow {
-    name: String,
+pub struct PolicyRow {
+    pub name: String,
     /// The directions in which it isolates the pod: `ingress`, `egress`.
     directions: Vec<&'static str>,
 }
@@ -63,22 +63,41 @@ impl PodArgs {
     }
 
     fn keeps(&self, pod: &PodView<'_>) -> bool {
-        let is_named = self.pod.as_ref().is_none_or(|wanted| match wanted.split_once('/') {
-            Some((namespace, name)) => pod.name.namespace == namespace && pod.name.name == name,
-            None => pod.name.name == *wanted,
-        });
-        is_named
+        self.names(&pod.name.namespace, &pod.name.name)
             && self.node.as_ref().is_none_or(|node| *node == pod.node)
-            && self.namespace.as_ref().is_none_or(|namespace| *namespace == pod.name.namespace)
+    }
+
+    /// Returns the pod that was named.
+    pub fn pod(&self) -> Option<&str> {
+        self.pod.as_deref()
+    }
+
+    /// Whether all pods are meant.
+    pub const fn is_all(&self) -> bool {
+        self.pod.is_none() && self.namespace.is_none()
+    }
+
+    /// Whether a pod with this name is meant.
+    pub fn names(&self, namespace: &str, name: &str) -> bool {
+        let is_named = self.pod.as_ref().is_none_or(|wanted| match wanted.split_once('/') {
+            Some((of_wanted, wanted)) => namespace == of_wanted && name == wanted,
+            None => name == *wanted,
+        });
+        is_named && self.namespace.as_ref().is_none_or(|wanted| *wanted == namespace)
+    }
+}
+
+impl PolicyRow {
+    /// Returns a policy that isolates a pod in these directions.
+    pub fn new(name: String, directions: &[Direction]) -> Self {
+        Self { name, directions: directions.iter().map(|direction| direction.name()).collect() }
     }
 }
 
 impl PodRow {
     fn of(pod: &PodView<'_>) -> Self {
-        let policies = pod.policies.iter().map(|one| PolicyRow {
-            name: one.policy.name.clone(),
-            directions: one.directions.iter().map(|direction| direction.name()).collect(),
-        });
+        let policies =
+            pod.policies.iter().map(|one| PolicyRow::new(one.policy.name.clone(), &one.directions));
         Self {
             namespace: pod.name.namespace.clone(),
             name: pod.name.name.clone(),

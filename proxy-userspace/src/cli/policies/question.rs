@@ -19,7 +19,7 @@ pub struct QuestionArgs {
     #[arg(
         long,
         value_name = "ADDRESS|POD",
-        requires_all = ["to", "port"],
+        requires_all = ["manifests", "to", "port"],
         conflicts_with_all = ["pod", "node", "namespace"],
         value_parser = End::parse
     )]
@@ -245,8 +245,7 @@ impl Judgement {
             // Writing to a String never fails.
             let _ = writeln!(text, "{:<12}{line}", direction.name());
         }
-        let _ =
-            writeln!(text, "verdict     {verdict}, if policies were enforced: Millrace does not do so yet");
+        let _ = writeln!(text, "verdict     {verdict}, by the manifests alone");
         text
     }
 

@@ -45,8 +45,9 @@ fn render(format: &Format, text: impl Fn(&Style<'_>) -> Result<String, CliError>
 }
 
 fn table(arguments: &str, format: &Format) -> Result<String, String> {
-    let args: PodArgs = parsed(arguments);
-    let list = args.list(&cluster().index, *format == Format::Wide).map_err(|error| error.to_string())?;
+    let args: PoliciesArgs = parsed(&format!("--manifests . {arguments}"));
+    let list =
+        args.pods.list(&cluster().index, *format == Format::Wide).map_err(|error| error.to_string())?;
     Ok(render(format, |style| list.render(style)))
 }
 
@@ -65,7 +66,7 @@ fn pods_are_listed_with_isolation_and_policies() {
          shop         api    node-2  open          isolated      out                  10.1.0.2,fd00::2\n\
          shop         new    -       open          isolated      out                  -\n\
          shop         web    node-1  isolated      isolated      closed,from-api,out  10.1.0.1,fd00::1\n\
-         By the manifests alone: Millrace does not enforce NetworkPolicies yet.\n"
+         By the manifests alone, and not what a node enforces.\n"
     );
     let json: Value = serde_json::from_str(&table("web", &Format::Json).unwrap()).unwrap();
     assert_eq!(json["kind"], "PodPolicyList");
@@ -109,19 +110,19 @@ fn a_connection_is_judged_at_both_ends_and_in_each_family() {
         "connection  TCP 10.1.0.2 > 10.1.0.1, port 80\n\
          egress      allowed by shop/out egress[0]\n\
          ingress     allowed by shop/from-api ingress[0]\n\
-         verdict     allowed, if policies were enforced: Millrace does not do so yet\n\
+         verdict     allowed, by the manifests alone\n\
          \n\
          connection  TCP fd00::2 > fd00::1, port 80\n\
          egress      allowed by shop/out egress[0]\n\
          ingress     allowed by shop/from-api ingress[0]\n\
-         verdict     allowed, if policies were enforced: Millrace does not do so yet\n"
+         verdict     allowed, by the manifests alone\n"
     );
     assert_eq!(
         answer("--from 192.0.2.1 --to 10.1.0.1 --port 80/udp", &Format::Table).unwrap(),
         "connection  UDP 192.0.2.1 > 10.1.0.1, port 80\n\
          egress      192.0.2.1 is no pod that policies can select\n\
          ingress     denied: shop/closed, shop/from-api isolate shop/web for ingress, without a rule for this\n\
-         verdict     denied, if policies were enforced: Millrace does not do so yet\n"
+         verdict     denied, by the manifests alone\n"
     );
 }
 
@@ -169,6 +170,11 @@ fn a_question_needs_both_ends_and_a_port() {
     };
     for line in ["--from 192.0.2.1", "--from 192.0.2.1 --to 192.0.2.2", "--port 80"] {
         assert!(refused(line).contains("required arguments were not provided"), "{line}");
+    }
+    // A node has no policies to ask, but only what became of them.
+    for line in ["--from 192.0.2.1 --to 192.0.2.2 --port 80", "--node node-1"] {
+        let error = command().try_get_matches_from(line.split_whitespace()).unwrap_err().to_string();
+        assert!(error.contains("--manifests"), "{line}: {error}");
     }
     assert!(refused("web --from 192.0.2.1 --to 192.0.2.2 --port 1").contains("cannot be used with"));
     for (line, takes) in [

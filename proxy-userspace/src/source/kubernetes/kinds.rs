@@ -115,7 +115,8 @@ impl Resources for Policies {
     }
 
     fn keeps_uid(kind: policy::Kind) -> bool {
-        kind == policy::Kind::Pod
+        // Events need the uid of a policy. A pod that was made anew has another one.
+        matches!(kind, policy::Kind::Pod | policy::Kind::NetworkPolicy)
     }
 
     fn decode(kind: policy::Kind, json: &str, (): &()) -> Result<Decoded<Self>, Box<Undecodable<Self>>> {

@@ -5,3 +5,4 @@ mod connections;
 mod devices;
 mod services;
 mod truth;
+mod views;

@@ -176,5 +176,8 @@ fn a_protocol_without_ports_is_an_exchange(family: Family) {
         Family::V6 => world.bed.flows::<proxy_common::Addr6>().into_iter().map(|(_, flow)| flow).collect(),
     };
     assert_eq!(flows.len(), 1);
-    assert_eq!((flows[0].opened, flows[0].is_allowed, flows[0].generation), (OPENED_BY_POD, 1, world.generation));
+    assert_eq!(
+        (flows[0].opened, flows[0].is_allowed, flows[0].generation),
+        (OPENED_BY_POD, 1, world.generation)
+    );
 }

@@ -58,7 +58,10 @@ const AGENT: Layout = Layout {
         Uses { name: "announce", may_use: &["model", "node", "dataplane", "reconcile"] },
         Uses { name: "firewall", may_use: &["policy", "source", "node", "dataplane"] },
         Uses { name: "health", may_use: &["model", "source", "dataplane", "reconcile", "firewall", "http"] },
-        Uses { name: "events", may_use: &["model", "source", "dataplane", "reconcile", "health"] },
+        Uses {
+            name: "events",
+            may_use: &["policy", "model", "source", "dataplane", "firewall", "reconcile", "health"],
+        },
         Uses {
             name: "metrics",
             may_use: &[

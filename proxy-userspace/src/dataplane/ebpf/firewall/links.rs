@@ -177,6 +177,24 @@ impl Links {
     }
 }
 
+/// Returns the programs that are attached. A link whose device is gone is left out.
+pub(super) fn attached(directory: &Path) -> Result<Vec<(Side, u32)>, OpenError> {
+    let mut attached = Vec::new();
+    for key in found(directory)? {
+        let path = directory.join(name(key));
+        let device = || sys::link_info(sys::obj_get(&path)?.as_fd()).map(|info| info.device);
+        let is_attached = match device() {
+            // A marker of a filter.
+            _ if path.is_dir() => true,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+            Err(error) => return Err(OpenError::File { path, error }),
+            Ok(device) => device == key.1,
+        };
+        attached.extend(is_attached.then_some(key));
+    }
+    Ok(attached)
+}
+
 fn name((side, device): Key) -> String {
     format!("{}-{device}", side.program())
 }

@@ -20,10 +20,11 @@ use crate::dataplane::ebpf::map::{errno, explain, open};
 use crate::policy::RuleKey;
 
 /// The names of all maps, and the size of those whose size is not the object's. A trie takes memory as its entries come.
-pub(super) const MAPS: [(&str, Option<u32>); 13] = [
+pub(super) const MAPS: [(&str, Option<u32>); 14] = [
     ("POLICY_CONFIG", None),
     ("POLICY_PODS", None),
     (GUARDED, None),
+    ("POLICY_NAMES", None),
     (PEERS4, Some(PEERS_ENTRIES)),
     (PEERS6, Some(PEERS_ENTRIES)),
     (RULES, Some(RULES_ENTRIES)),
@@ -186,7 +187,11 @@ pub fn read_counters(directory: &Path) -> Result<Judged, OpenError> {
     Ok(judged)
 }
 
-fn typed<T: TryFrom<Map, Error = MapError>>(directory: &Path, name: &'static str) -> Result<T, OpenError> {
+/// Opens a pinned map.
+pub(super) fn typed<T: TryFrom<Map, Error = MapError>>(
+    directory: &Path,
+    name: &'static str,
+) -> Result<T, OpenError> {
     let (map, _) = open(directory, name)?;
     let map = Map::from_map_data(map).and_then(T::try_from);
     map.map_err(|error| OpenError::Map { map: name.to_owned(), error })
@@ -202,7 +207,7 @@ fn full(name: &str, error: &MapError) -> String {
 }
 
 /// An entry that is gone already is no failure.
-fn gone(name: &str, result: Result<(), MapError>) -> Result<(), String> {
+pub(super) fn gone(name: &str, result: Result<(), MapError>) -> Result<(), String> {
     match result {
         Err(MapError::KeyNotFound) => Ok(()),
         Err(error) if errno(&error) == Some(libc::ENOENT) => Ok(()),

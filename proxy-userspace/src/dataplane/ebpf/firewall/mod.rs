@@ -1,28 +1,37 @@
 //! The pod firewall: NetworkPolicies in TC programs on the devices of pods.
 //!
-//! It has an object, maps, links and a directory of its own, so it works beside each mode of the proxy, and nothing of it
+//! It has an object, maps, links and a directory of its own, and nothing of it
 //! exists where it is off. What it has attached goes on when the agent ends.
 
+mod events;
 mod links;
 mod maps;
+mod names;
+mod paths;
 mod plan;
 mod pods;
 mod programs;
+mod read;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use proxy_common::policy::{LENIENT_SECONDS, NOT_ISOLATED, POLICY_LAYOUT_VERSION, PolicyPod};
+use proxy_common::policy::{LENIENT_SECONDS, NOT_ISOLATED, PolicyName, PolicyPod};
 use proxy_common::{Addr4, Addr6, Address};
 use tracing::info;
 
+pub use events::{DropRecorder, RecordedDrops};
 pub use maps::Judged;
+pub use names::{PodNames, PolicyNames};
 pub use pods::Holders;
+pub use read::{DeviceView, FirewallView, LocalNames, PinnedFirewall, PodOnDevice};
 
 use self::links::Links;
 use self::maps::{Maps, addresses_of};
+use self::names::Names;
+use self::paths::{maps_of, root, top};
 use self::plan::{Op, Tables};
 use self::programs::Programs;
 use super::bpffs::{self, Lock, entries, remove_tree};
@@ -31,16 +40,7 @@ use super::error::OpenError;
 use super::layout::NAMESPACES;
 use super::mount::Mounted;
 use crate::node::{FarEnd, device_name};
-use crate::policy::{Compiled, LocalPod, NamespacedName};
-
-/// The directory of the firewall in a BPF file system, for all versions of its layout.
-fn top(bpffs: &Path) -> PathBuf {
-    bpffs.join("millrace-firewall")
-}
-
-fn root(bpffs: &Path) -> PathBuf {
-    top(bpffs).join(format!("v{POLICY_LAYOUT_VERSION}"))
-}
+use crate::policy::{Compiled, LocalPod, NamespacedName, PodView};
 
 /// The firewall of this node. It stays in force when this value is dropped.
 #[derive(Debug)]
@@ -53,6 +53,7 @@ pub struct Firewall {
     held: Tables,
     /// `metadata.uid` of the pods behind devices, as far as this agent has seen them.
     uids: BTreeMap<u32, String>,
+    names: Names,
     _lock: Lock,
 }
 
@@ -73,6 +74,8 @@ pub struct Wanted<'a> {
     pub pods: &'a [LocalPod<'a>],
     /// The addresses of all nodes, and this node's link-local ones.
     pub nodes: &'a BTreeSet<IpAddr>,
+    /// The same pods with their policies, for people.
+    pub views: &'a BTreeMap<&'a NamespacedName, PodView<'a>>,
 }
 
 /// What has become of a call of [`Firewall::apply`].
@@ -86,6 +89,15 @@ pub struct Applied {
     pub holders: Holders,
     /// What failed; the caller tries again.
     pub failures: Vec<String>,
+}
+
+impl Applied {
+    fn count(&mut self, written: Result<usize, String>) {
+        match written {
+            Ok(writes) => self.writes += writes,
+            Err(failure) => self.failures.push(failure),
+        }
+    }
 }
 
 impl Firewall {
@@ -106,10 +118,11 @@ impl Firewall {
         let programs = Programs::open(&maps_of(&root), &root.join("programs"))?;
         let maps = Maps::open(&maps_of(&root))?;
         let held = maps.read()?;
+        let names = Names::open(&maps_of(&root))?;
         let links = Links::new(root.join("links"));
         let [pods, peers, rules] = [held.pods.len(), held.peers.len(), held.rules.len()];
         info!(pods, peers, rules, "the firewall is there");
-        Ok(Self { root, programs, links, maps, held, uids: BTreeMap::new(), _lock: lock })
+        Ok(Self { root, programs, links, maps, held, uids: BTreeMap::new(), names, _lock: lock })
     }
 
     /// Attaches the programs to devices of pods that are not known yet. They are closed from then on, unless the cluster
@@ -131,10 +144,14 @@ impl Firewall {
             self.held.pods.iter().map(|(device, pod)| (*device, addresses_of(pod).collect())).collect();
         let holders = Holders::find(wanted.devices, wanted.pods, &former);
         let mut applied = Applied { holders, ..Applied::default() };
+        // A pod has its name as long as it has its entry.
+        let names = names_of(&applied.holders, wanted.views);
+        applied.count(self.names.write(&names));
         match self.write(wanted, &mut applied) {
             Ok(()) => applied.is_written = true,
             Err(failure) => applied.failures.push(failure),
         }
+        applied.count(self.names.retain(&names));
         let Holders { aside, .. } = &applied.holders;
         let devices: BTreeSet<u32> =
             wanted.devices.keys().filter(|device| !aside.contains(device)).copied().collect();
@@ -255,8 +272,11 @@ pub fn remove(bpffs: &Path) -> Result<Vec<PathBuf>, OpenError> {
     Ok(removed)
 }
 
-fn maps_of(root: &Path) -> PathBuf {
-    root.join("maps")
+/// Returns the values of POLICY_NAMES.
+fn names_of(holders: &Holders, views: &BTreeMap<&NamespacedName, PodView<'_>>) -> BTreeMap<u32, PolicyName> {
+    let name =
+        |(device, pod): (&u32, &NamespacedName)| Some((*device, PodNames::of(views.get(pod)?).encode()));
+    holders.pods.iter().filter_map(name).collect()
 }
 
 fn make(path: &Path) -> Result<(), OpenError> {

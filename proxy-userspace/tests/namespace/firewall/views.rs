@@ -1,0 +1,153 @@
+//! What commands show of the firewall.
+
+use anyhow::{Context, Result, ensure};
+use millrace_lab::agent::Proxy;
+use millrace_lab::cluster::Cluster;
+use millrace_lab::topology::Shape;
+use serde_json::{Value, json};
+
+use super::bench::Guarded;
+use crate::fixture::{own, xdp};
+
+/// The status of a command where there is nothing to show.
+const NO_DATAPLANE: i32 = 5;
+
+fn from_b() -> Value {
+    json!({"podSelector": {"matchLabels": {"app": "a"}},
+        "ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "b"}}}]}]})
+}
+
+fn printed(proxy: &Proxy, arguments: &[&str]) -> Result<String> {
+    let output = proxy.command(arguments)?;
+    ensure!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// Returns the cells INGRESS, EGRESS and POLICIES of each pod by its name, and of devices by theirs.
+fn pods(proxy: &Proxy) -> Result<Vec<[String; 4]>> {
+    let list: Value = serde_json::from_str(&printed(proxy, &["policies", "-o", "json"])?)?;
+    ensure!(list["kind"] == "FirewallPodList", "{list}");
+    let items = list["items"].as_array().context("no items")?;
+    let text = |item: &Value, key: &str| item[key].as_str().unwrap_or_default().to_owned();
+    let pod = |item: &Value| {
+        let policies = item["policies"].as_array().into_iter().flatten();
+        let policies: Vec<String> = policies.map(|policy| text(policy, "name")).collect();
+        let name = if item["known"] == true { text(item, "name") } else { "unknown".to_owned() };
+        [name, text(item, "ingress"), text(item, "egress"), policies.join(",")]
+    };
+    Ok(items.iter().map(pod).collect())
+}
+
+/// Waits until the pods are shown so.
+fn expect(proxy: &Proxy, rows: &[[&str; 4]]) -> Result<()> {
+    let waited = proxy.wait_until("the pods are shown", || Ok(pods(proxy)? == rows));
+    waited.with_context(|| format!("{:?}", pods(proxy)))
+}
+
+/// Returns the drops of the firewall.
+fn drops(proxy: &Proxy, arguments: &[&str]) -> Result<Vec<Value>> {
+    let text = printed(proxy, &[&["monitor", "--last", "1000", "-o", "jsonl"], arguments].concat())?;
+    let rows = text.lines().map(|line| Ok(serde_json::from_str(line)?));
+    let mut rows = rows.collect::<Result<Vec<Value>>>()?;
+    rows.retain(|row| row["type"] == "policy_drop");
+    Ok(rows)
+}
+
+/// Checks that a denied request from pod-1c to pod-1a is shown with both names.
+fn expect_denied(guarded: &Guarded, proxy: &Proxy) -> Result<()> {
+    let drops = drops(proxy, &[])?;
+    let (from, to) = (guarded.addresses("pod-1c")?.v4, guarded.addresses("pod-1a")?.v4);
+    let is_meant = |row: &&Value| {
+        row["reason"] == "denied"
+            && row["direction"] == "ingress"
+            && row["protocol"] == "TCP"
+            && row["client_pod"] == "shop/pod-1c"
+            && row["frontend_pod"] == "shop/pod-1a"
+            && row["client"].as_str().is_some_and(|client| client.starts_with(&format!("{from}:")))
+            && row["frontend"] == format!("{to}:8080")
+    };
+    ensure!(drops.iter().any(|row| is_meant(&row)), "{drops:#?}");
+    let table = printed(proxy, &["monitor", "--last"])?;
+    ensure!(table.contains("denied (ingress of shop/pod-1a from shop/pod-1c, "), "{table}");
+    Ok(())
+}
+
+#[test]
+fn policies_in_force_and_dropped_packets_are_shown_by_the_names_of_pods() -> Result<()> {
+    let mut guarded = Guarded::start(1, 3, &[])?;
+    let proxy = guarded.cluster.proxy(1)?;
+    let open = |name| [name, "open", "open", ""];
+    expect(proxy, &["pod-1a", "pod-1b", "pod-1c"].map(open))?;
+
+    let none = json!({"podSelector": {"matchLabels": {"app": "a"}}, "policyTypes": ["Ingress", "Egress"],
+        "egress": [{}]});
+    guarded.put_policies(&[("from-b", from_b()), ("none", none)])?;
+    guarded.wait_until_pod("pod-1c", "pod-1a", false)?;
+    let web = ["pod-1a", "isolated", "isolated", "from-b,none"];
+    expect(proxy, &[web, open("pod-1b"), open("pod-1c")])?;
+    let row = printed(proxy, &["policies", "shop/pod-1a", "-o", "wide", "--no-headers"])?;
+    let addresses = guarded.addresses("pod-1a")?;
+    ensure!(row.trim_end().ends_with(&format!("{},{}", addresses.v4, addresses.v6)), "{row}");
+    expect_denied(&guarded, proxy)?;
+    for (arguments, is_some) in [
+        (&["--type", "policy_drop"][..], true),
+        (&["--type", "drop"], false),
+        (&["--reason", "denied"], true),
+        (&["--reason", "unreadable"], false),
+        (&["-n", "shop"], true),
+        (&["-n", "other"], false),
+        (&[&addresses.v4.to_string()], true),
+    ] {
+        ensure!(drops(proxy, arguments)?.is_empty() != is_some, "{arguments:?}");
+    }
+
+    // A pod that is not known: nothing but its node reaches it.
+    guarded.put_pods(&["pod-1b"])?;
+    expect(proxy, &[web, open("pod-1c"), ["unknown", "closed", "closed", ""]])?;
+    guarded.wait_until_pod("pod-1c", "pod-1b", false)?;
+    let unknown = drops(proxy, &["--reason", "unknown_pod"])?;
+    ensure!(unknown.iter().any(|row| row["client_pod"] == "shop/pod-1c"), "{unknown:#?}");
+
+    // All of it is there without an agent, too.
+    guarded.cluster.take_agent(1)?.kill()?;
+    let proxy = guarded.cluster.proxy(1)?;
+    ensure!(pods(proxy)? == [web, open("pod-1c"), ["unknown", "closed", "closed", ""]], "{:?}", pods(proxy)?);
+    expect_denied(&guarded, proxy)
+}
+
+#[test]
+fn a_node_with_the_firewall_alone_shows_it() -> Result<()> {
+    let cluster = Cluster::without_agents(Shape { nodes: 1, pods: 3, ..Shape::default() }, &xdp())?;
+    let mut guarded = Guarded { cluster };
+    guarded.put_pods(&[])?;
+    guarded.put_policies(&[("from-b", from_b())])?;
+    guarded.cluster.start_agent_with(1, &["--network-policy", "on", "--proxy-mode", "none"])?;
+    guarded.wait_until_pod("pod-1c", "pod-1a", false)?;
+    guarded.wait_until_pod("pod-1b", "pod-1a", true)?;
+    let proxy = guarded.cluster.proxy(1)?;
+    ensure!(proxy.command(&["maps"])?.status.code() == Some(NO_DATAPLANE), "there is a data plane");
+    expect(
+        proxy,
+        &[
+            ["pod-1a", "isolated", "open", "from-b"],
+            ["pod-1b", "open", "open", ""],
+            ["pod-1c", "open", "open", ""],
+        ],
+    )?;
+    guarded.wait_until_pod("pod-1c", "pod-1a", false)?;
+    expect_denied(&guarded, proxy)?;
+    let named = proxy.command(&["monitor", "shop/web", "--last"])?;
+    ensure!(named.status.code() == Some(NO_DATAPLANE), "{named:?}");
+    Ok(())
+}
+
+#[test]
+fn a_node_without_the_firewall_says_so_and_monitor_works() -> Result<()> {
+    let cluster = own(1, 1)?;
+    let proxy = cluster.proxy(1)?;
+    let off = proxy.command(&["policies"])?;
+    let said = String::from_utf8(off.stderr)?;
+    ensure!(off.status.code() == Some(NO_DATAPLANE) && said.contains("--network-policy on"), "{said}");
+    ensure!(drops(proxy, &[])?.is_empty());
+    Ok(())
+}
