@@ -19,6 +19,8 @@ use super::{DeviceKind, NodeError, NodeState, Update, decode, neighbours, query,
 
 /// Time to collect a burst: a link that comes up sends some twenty notifications.
 const BURST: Duration = Duration::from_millis(10);
+/// The longest time between two updates. The firewall waits for new devices.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Wait after a request that the kernel refused.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Time between two probes of next hops that the kernel does not keep resolved itself.
@@ -133,8 +135,9 @@ impl Monitor {
                 }
                 updated => updated?,
             }
-            // At most a fifth of a CPU, with thousands of nodes and a flapping routing daemon.
-            sleep(BURST.max(begun.elapsed() * 4)).await;
+            // At most a fifth of a CPU, with thousands of nodes and a flapping routing daemon. While containers start and
+            // end, the kernel keeps requests waiting for seconds: no work of this task.
+            sleep(BURST.max(begun.elapsed() * 4).min(LONGEST_PAUSE)).await;
             tokio::select! {
                 notification = notifications.next() => {
                     let (message, _) = notification.ok_or(NodeError::Closed)?;

@@ -67,8 +67,9 @@ const WITHOUT_UPLINKS: [&str; 10] =
 
 /// Modules of the layer `namespace` whose tests are about the agent, its maps, sockets or pods. TC and XDP share the
 /// code that serves them. So without XDP they run with `--long` only.
-const AGAIN_IF_LONG: [&str; 9] = [
+const AGAIN_IF_LONG: [&str; 10] = [
     "demonstration",
+    "firewall",
     "incidents",
     "monitor",
     "own_connections",
@@ -78,6 +79,9 @@ const AGAIN_IF_LONG: [&str; 9] = [
     "snat_ports",
     "survival",
 ];
+
+/// Modules of the layer `namespace` that have policies of their own, or are about an agent's flags or all of its pins.
+const WITH_OWN_POLICIES: [&str; 1] = ["firewall"];
 
 /// One run of a layer.
 #[derive(Clone, Copy)]
@@ -97,6 +101,9 @@ enum Work {
     Target(&'static str),
     /// One test target without `WITHOUT_UPLINKS` and `AGAIN_IF_LONG`, with agents that get this `--xdp`.
     TargetWithXdp(&'static str, &'static str),
+    /// One test target without `WITH_OWN_POLICIES`, behind the pod firewall: all pods are selected, and everything is
+    /// allowed. It runs with `--long`.
+    TargetWithPolicies(&'static str),
     /// One test target that needs the benchmarks' own BPF object.
     TargetWithBenchObject(&'static str),
     /// One test target that runs the programs of the trace build.
@@ -168,6 +175,7 @@ impl Layer {
                 Pass { title: "drill", work: Work::Target("drill") },
                 Pass { title: "namespace", work: Work::Target("namespace") },
                 Pass { title: "namespace, --xdp off", work: Work::TargetWithXdp("namespace", "off") },
+                Pass { title: "namespace, policies", work: Work::TargetWithPolicies("namespace") },
             ],
             Self::Apiserver => &[
                 Pass { title: "apiserver", work: Work::TargetWithApiserver("apiserver") },
@@ -198,6 +206,7 @@ impl Work {
         match self {
             Self::Target(name)
             | Self::TargetWithXdp(name, _)
+            | Self::TargetWithPolicies(name)
             | Self::TargetWithBenchObject(name)
             | Self::TargetWithTraceObject(name)
             | Self::TargetWithApiserver(name)
@@ -230,6 +239,9 @@ pub fn perform(
             "its programs take half an hour to build, and its tests 15 minutes; see --layer cluster, or --long".to_owned(),
         ));
     }
+    if matches!(pass.work, Work::TargetWithPolicies(_)) && !args.long {
+        return Ok(Outcome::LeftOut("it repeats the layer behind the firewall; see --long".to_owned()));
+    }
     let mut cargo = cargo_test(workspace, args);
     let mut of_tests = Vec::new();
     match pass.work {
@@ -254,6 +266,11 @@ pub fn perform(
             let skipped = WITHOUT_UPLINKS.iter().chain(again);
             of_tests.extend(skipped.flat_map(|module| ["--skip".to_owned(), format!("{module}::")]));
             cargo.args(["--test", name]).env("MILLRACE_XDP", xdp)
+        }
+        Work::TargetWithPolicies(name) => {
+            let skipped = WITH_OWN_POLICIES.iter();
+            of_tests.extend(skipped.flat_map(|module| ["--skip".to_owned(), format!("{module}::")]));
+            cargo.args(["--test", name]).env("MILLRACE_POLICIES", "on")
         }
         Work::ModuleWithApiserver { target, module, xdp } => {
             cargo.args(["--test", target, &format!("{module}::")]).env("MILLRACE_XDP", xdp)
