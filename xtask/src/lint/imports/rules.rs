@@ -56,7 +56,7 @@ const AGENT: Layout = Layout {
         Uses { name: "reconcile", may_use: &["model", "source", "node", "dataplane", "heap"] },
         Uses { name: "routes", may_use: &["model", "node", "dataplane", "reconcile"] },
         Uses { name: "announce", may_use: &["model", "node", "dataplane", "reconcile"] },
-        Uses { name: "firewall", may_use: &["policy", "source", "node", "dataplane"] },
+        Uses { name: "firewall", may_use: &["policy", "model", "source", "node", "dataplane"] },
         Uses { name: "health", may_use: &["model", "source", "dataplane", "reconcile", "firewall", "http"] },
         Uses {
             name: "events",
