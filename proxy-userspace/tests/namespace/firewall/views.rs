@@ -1,10 +1,16 @@
 //! What commands show of the firewall.
 
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
 use millrace_lab::agent::Proxy;
-use millrace_lab::cluster::Cluster;
-use millrace_lab::topology::Shape;
+use millrace_lab::cluster::{Cluster, TARGET_PORT};
+use millrace_lab::net::Task;
+use millrace_lab::process::run;
+use millrace_lab::topology::{Shape, vip};
 use serde_json::{Value, json};
+use tokio::net::UdpSocket;
 
 use super::bench::Guarded;
 use crate::fixture::{own, xdp};
@@ -149,5 +155,39 @@ fn a_node_without_the_firewall_says_so_and_monitor_works() -> Result<()> {
     let said = String::from_utf8(off.stderr)?;
     ensure!(off.status.code() == Some(NO_DATAPLANE) && said.contains("--network-policy on"), "{said}");
     ensure!(drops(proxy, &[])?.is_empty());
+    Ok(())
+}
+
+#[test]
+fn a_packet_that_the_firewall_drops_is_no_drop_of_the_kernels() -> Result<()> {
+    let guarded = Guarded::start(1, 3, &[])?;
+    let proxy = guarded.cluster.proxy(1)?;
+    let service = guarded.cluster.service("web", 1, &["pod-1a", "pod-1b"])?.load_balancer(vip(1));
+    guarded.cluster.apply(&service, &[1])?;
+    guarded.put_policies(&[("from-b", from_b())])?;
+    guarded.wait_until_pod("pod-1c", "pod-1a", false)?;
+    // What the kernel drops itself is shown beside.
+    let (denied, dropped) = (guarded.addresses("pod-1a")?.v4, guarded.addresses("pod-1b")?.v4);
+    let rules = format!(
+        "table inet fw {{ chain f {{ type filter hook forward priority 0; ip daddr {dropped} udp dport {TARGET_PORT} drop; }}; }}"
+    );
+    run(proxy.namespace(), &["nft", &rules])?;
+    let targets = [denied, dropped].map(|address| SocketAddr::new(address.into(), TARGET_PORT));
+    let _sending: Task<()> = guarded.pod("pod-1c")?.spawn(async move || {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).await?;
+        loop {
+            for target in targets {
+                socket.send_to(&[0], target).await?;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+    let arguments = ["monitor", "--kernel", "--type", "policy_drop", "--count", "100", "-o", "jsonl"];
+    let text = printed(proxy, &arguments)?;
+    let rows = text.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>()?;
+    let of = |kind: &str| rows.iter().filter(|row| row["type"] == kind).collect::<Vec<_>>();
+    let (firewall, kernel) = (of("policy_drop"), of("kernel_drop"));
+    ensure!(firewall.iter().any(|row| row["frontend"] == targets[0].to_string()), "{firewall:?}");
+    ensure!(!kernel.is_empty() && kernel.iter().all(|row| row["reason"] == "NETFILTER_DROP"), "{kernel:?}");
     Ok(())
 }
