@@ -209,7 +209,7 @@ pub struct AgentArgs {
     /// Enforcement of NetworkPolicies for this node's pods [default: off]
     ///
     /// It takes the rights to list and watch pods, namespaces and networkpolicies.networking.k8s.io. It works on the
-    /// devices that --pod-interfaces names, and not with `--dsr-dispatch pod`.
+    /// devices that --pod-interfaces names, and not with `--dsr-dispatch pod` or `--proxy-mode ipvs` and `none`.
     #[arg(long, help_heading = POLICIES, value_name = "on|off", value_parser = parse::on_off)]
     pub network_policy: Option<bool>,
     /// Value of the label service.kubernetes.io/service-proxy-name of the Services to serve [default: Services

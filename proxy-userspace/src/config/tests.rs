@@ -254,6 +254,12 @@ fn a_wrong_value_names_the_flag_and_what_it_takes() {
          which count as forged; takes effect with --dsr-dispatch node",
     );
     assert!(resolve("--network-policy off --dsr-dispatch pod").is_ok());
+    refused(
+        "--network-policy on --proxy-mode ipvs",
+        "--network-policy: on is not accepted with --proxy-mode ipvs: Services are translated behind the firewall there; \
+         takes effect with ebpf and auto",
+    );
+    assert!(resolve("--network-policy off --proxy-mode none").is_ok());
     refused("--socket-lb pods", "--socket-lb: \"pods\" is not accepted; takes all, host or off");
     refused("--bind-protection maybe", "--bind-protection: \"maybe\" is not accepted; takes on or off");
     refused("--cgroup-path cgroup", "--cgroup-path: \"cgroup\" is not accepted; takes an absolute path");

@@ -9,7 +9,7 @@ const ADDRESS: &str = "k8sServiceHost=192.0.2.10";
 const BESIDE: &str = "kubeProxyReplacement=false,serviceProxyName=millrace";
 
 /// Values, and words of the only line about them.
-const REFUSED: [(&[&str], &[&str]); 17] = [
+const REFUSED: [(&[&str], &[&str]); 18] = [
     (&[], &["k8sServiceHost is missing", "--set k8sServiceHost=192.0.2.10", "kubeProxyReplacement=false"]),
     (&[ADDRESS, "mode=epbf"], &["/mode", "'auto', 'ebpf', 'ipvs', 'none'"]),
     (&[ADDRESS, "modus=ebpf"], &["additional properties 'modus' not allowed"]),
@@ -34,6 +34,10 @@ const REFUSED: [(&[&str], &[&str]); 17] = [
     (
         &[ADDRESS, "networkPolicy.enabled=true", "forwarding.dsrDispatch=pod"],
         &["networkPolicy.enabled", "forwarding.dsrDispatch=pod", "set forwarding.dsrDispatch=node"],
+    ),
+    (
+        &[ADDRESS, "networkPolicy.enabled=true", "mode=ipvs"],
+        &["networkPolicy.enabled", "mode=ipvs", "set mode=auto"],
     ),
     (
         &["kubeProxyConfigMap=kube-proxy,config.clusterCIDR=10.244.0.0/16"],

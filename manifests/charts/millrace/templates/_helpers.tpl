@@ -81,6 +81,9 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if and $v.networkPolicy.enabled (eq $v.forwarding.dsrDispatch "pod") -}}
 {{- fail "networkPolicy.enabled is not accepted with forwarding.dsrDispatch=pod: pods then answer from addresses of Services, which count as forged; set forwarding.dsrDispatch=node" -}}
 {{- end -}}
+{{- if and $v.networkPolicy.enabled (has $v.mode (list "ipvs" "none")) -}}
+{{- fail (printf "networkPolicy.enabled is not accepted with mode=%s: Services are translated behind the firewall there; set mode=auto or mode=ebpf" $v.mode) -}}
+{{- end -}}
 {{- if and $v.config $v.kubeProxyConfigMap -}}
 {{- fail "config and kubeProxyConfigMap are both set: the agent reads one KubeProxyConfiguration; set one of the two" -}}
 {{- end -}}

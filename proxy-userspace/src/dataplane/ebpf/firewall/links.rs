@@ -17,16 +17,8 @@ use super::super::error::OpenError;
 use super::super::program::Program;
 use super::super::sys::{self, AttachType};
 use super::programs::Programs;
+use super::side::Side;
 use crate::node::device_name;
-
-/// A program of the firewall.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Side {
-    /// `policy_from_pod`.
-    From,
-    /// `policy_to_pod`.
-    To,
-}
 
 /// A program on a device.
 type Key = (Side, u32);
@@ -38,18 +30,6 @@ const BEHIND: u16 = 0x4d4d;
 const BEFORE: u16 = 0x4d4b;
 
 impl Side {
-    /// Both of them. The order is that of the attachment: no connection of a pod is open before its replies are judged.
-    pub const ALL: [Self; 2] = [Self::To, Self::From];
-
-    /// Returns the name of the program.
-    #[must_use]
-    pub const fn program(self) -> &'static str {
-        match self {
-            Self::From => "policy_from_pod",
-            Self::To => "policy_to_pod",
-        }
-    }
-
     const fn attach(self) -> (AttachType, u32) {
         match self {
             Self::From => (AttachType::TcxIngress, BPF_F_AFTER),

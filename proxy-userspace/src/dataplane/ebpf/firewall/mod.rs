@@ -12,6 +12,7 @@ mod plan;
 mod pods;
 mod programs;
 mod read;
+mod side;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

@@ -15,8 +15,8 @@ use super::super::object::POLICY_OBJECT;
 use super::super::parts;
 use super::super::program::Program;
 use super::super::sys;
-use super::links::Side;
 use super::maps::MAPS;
+use super::side::Side;
 
 /// The programs of this build.
 #[derive(Debug)]

@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 use aya::maps::{Array, HashMap, MapData};
 use proxy_common::policy::{NOT_ISOLATED, POLICY_FLAGS, POLICY_OPEN_UNKNOWN, PolicyPod};
 
-use super::links::{Side, attached};
+use super::links::attached;
 use super::maps::{addresses_of, typed};
 use super::names::{PodNames, read_names};
 use super::paths::{maps_of, root};
+use super::side::Side;
 use crate::dataplane::ebpf::error::OpenError;
 use crate::dataplane::ebpf::read::ReadError;
 use crate::policy::Direction;
