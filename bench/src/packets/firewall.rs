@@ -95,12 +95,12 @@ fn cases() -> Vec<Case> {
 }
 
 impl Case {
-    fn pick(&self, v4: &str, v6: &str) -> Result<IpAddr> {
+    fn pick(self, v4: &str, v6: &str) -> Result<IpAddr> {
         Ok(if self.is_v6 { v6 } else { v4 }.parse()?)
     }
 
     /// Returns the frame of the first round. The others differ in the source port.
-    fn frame(&self) -> Result<Frame> {
+    fn frame(self) -> Result<Frame> {
         let pod = self.pick("10.1.0.7", "fd00:10:1::7")?;
         let peer = self.pick("10.2.0.1", "fd00:10:2::1")?;
         let flags = if self.fate == Fate::Denied { flag::SYN } else { flag::ACK };
@@ -112,7 +112,7 @@ impl Case {
     }
 
     /// Loads the programs and fills their maps.
-    fn install(&self) -> Result<PolicyBed> {
+    fn install(self) -> Result<PolicyBed> {
         let mut bed = PolicyBed::new();
         bed.set_generation(1);
         let profile = if self.fate == Fate::Open { NOT_ISOLATED } else { PROFILE };
@@ -135,7 +135,7 @@ impl Case {
         Ok(bed)
     }
 
-    fn measure(&self, rounds: u32, samples: usize) -> Result<Samples> {
+    fn measure(self, rounds: u32, samples: usize) -> Result<Samples> {
         let (bed, frame) = (self.install()?, self.frame()?);
         let mut wrapper = Wrapper::load(Hook::TcIngress, &frame.build(), DEVICE)?;
         let (target, empty) = (bed.program_fd(self.direction), wrapper.empty()?);

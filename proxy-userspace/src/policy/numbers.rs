@@ -45,8 +45,8 @@ fn hash(key: &impl Debug) -> u32 {
     let hash = format!("{key:?}").bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     });
-    let [a, b, c, d, e, f, g, h] = hash.to_le_bytes();
-    u32::from_le_bytes([a, b, c, d]) ^ u32::from_le_bytes([e, f, g, h])
+    let half = |bits: u64| u32::try_from(bits & u64::from(u32::MAX)).unwrap_or(0);
+    half(hash) ^ half(hash >> u32::BITS)
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use anyhow::{Context, Result, bail};
 pub use command::binary;
 pub use millrace_views::{AttachedView, BackendView, CounterView, FrontendView, ServiceView};
 
-use crate::manifests::Manifests;
+use crate::manifests::{Manifests, has_policies};
 use crate::net::Namespace;
 use crate::patience::patience;
 use crate::process::{self, Process};
@@ -37,13 +37,6 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// Flags of agents that get no `--network-policy on`.
 const UNGUARDED: [&str; 2] = ["--dsr-dispatch", "--network-policy"];
-
-/// Returns whether all agents carry out NetworkPolicies, and policies select all pods and allow everything:
-/// `MILLRACE_POLICIES=on`. Each test must pass with it as without.
-#[must_use]
-pub fn has_policies() -> bool {
-    std::env::var("MILLRACE_POLICIES").is_ok_and(|value| value == "on")
-}
 
 /// The source of the agents.
 #[derive(Clone, Copy, Debug)]

@@ -10,8 +10,14 @@ use serde_json::{Value, json};
 
 pub use service::Service;
 
-use crate::agent::has_policies;
 use crate::topology::{Bed, Node, Pod};
+
+/// Returns whether all agents carry out NetworkPolicies, and policies select all pods and allow everything:
+/// `MILLRACE_POLICIES=on`. Each test must pass with it as without.
+#[must_use]
+pub fn has_policies() -> bool {
+    std::env::var("MILLRACE_POLICIES").is_ok_and(|value| value == "on")
+}
 
 /// The directory that all agents of a bed follow.
 #[derive(Clone, Debug)]

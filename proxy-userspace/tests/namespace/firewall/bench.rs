@@ -104,34 +104,8 @@ impl Guarded {
 
     /// Asks from a pod to the server of another one, in both families and protocols.
     pub fn ask_pod(&self, from: &str, to: &str, is_allowed: bool) -> Result<Vec<Question>> {
-        self.questions(
-            self.pod(from)?,
-            &format!("{from} to {to}"),
-            self.addresses(to)?,
-            TARGET_PORT,
-            is_allowed,
-        )
-    }
-
-    /// Asks from a namespace to a port of an address of each family.
-    pub fn questions(
-        &self,
-        from: &Namespace,
-        name: &str,
-        to: Dual,
-        port: u16,
-        is_allowed: bool,
-    ) -> Result<Vec<Question>> {
-        let mut questions = Vec::new();
-        for family in Family::ALL {
-            for protocol in Protocol::ALL {
-                let target = SocketAddr::new(to.of(family), port);
-                let asks = send(from, protocol, target);
-                let name = format!("{name} {} {target}", protocol.name());
-                questions.push(Question::new(name, asks, is_allowed));
-            }
-        }
-        Ok(questions)
+        let to_all = self.addresses(to)?;
+        Ok(ask_all(self.pod(from)?, &format!("{from} to {to}"), to_all, TARGET_PORT, is_allowed))
     }
 
     /// Waits until TCP from one pod to another is allowed, or is not.
@@ -139,6 +113,20 @@ impl Guarded {
         let target = SocketAddr::new(self.addresses(to)?.of(Family::V4), TARGET_PORT);
         wait_until_answer(self.pod(from)?, target, is_allowed)
     }
+}
+
+/// Asks from a namespace to a port of an address of each family.
+pub fn ask_all(from: &Namespace, name: &str, to: Dual, port: u16, is_allowed: bool) -> Vec<Question> {
+    let mut questions = Vec::new();
+    for family in Family::ALL {
+        for protocol in Protocol::ALL {
+            let target = SocketAddr::new(to.of(family), port);
+            let asks = send(from, protocol, target);
+            let name = format!("{name} {} {target}", protocol.name());
+            questions.push(Question::new(name, asks, is_allowed));
+        }
+    }
+    questions
 }
 
 /// Waits until a TCP request is answered, or is not. A request without an answer is given up after a moment.

@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio::net::UdpSocket;
 use tokio::time::timeout;
 
-use super::bench::{Guarded, judge};
+use super::bench::{Guarded, ask_all, judge};
 
 #[test]
 fn a_pod_that_is_not_known_is_closed_but_for_its_node_while_the_cluster_has_policies() -> Result<()> {
@@ -30,13 +30,13 @@ fn a_pod_that_is_not_known_is_closed_but_for_its_node_while_the_cluster_has_poli
     questions.extend(guarded.ask_pod("pod-1a", "pod-2b", false)?);
     questions.extend(guarded.ask_pod("pod-2b", "pod-1a", false)?);
     questions.extend(guarded.ask_pod("pod-1b", "pod-2a", true)?);
-    questions.extend(guarded.questions(
+    questions.extend(ask_all(
         node.namespace(),
         "node 1 to pod-1a",
         guarded.addresses("pod-1a")?,
         TARGET_PORT,
         true,
-    )?);
+    ));
     judge(questions)?;
     guarded.put_pods(&[])?;
     guarded.wait_until_pod("pod-1a", "pod-1b", true)?;
@@ -120,7 +120,7 @@ fn a_device_that_goes_down_and_up_again_stays_guarded() -> Result<()> {
     flood.join_within(Duration::from_secs(20))?;
     ensure!(!counted.join_within(Duration::from_secs(20))?, "a datagram came through");
     // The node reaches the pod, so the way is there.
-    let probe = guarded.questions(node, "node 1", guarded.addresses("pod-1a")?, TARGET_PORT, true)?;
+    let probe = ask_all(node, "node 1", guarded.addresses("pod-1a")?, TARGET_PORT, true);
     judge(probe)
 }
 

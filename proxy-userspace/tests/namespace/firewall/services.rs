@@ -6,7 +6,7 @@ use anyhow::Result;
 use millrace_lab::topology::{Dual, Family, cluster_ip, vip};
 use serde_json::{Value, json};
 
-use super::bench::{Guarded, judge, wait_until_answer};
+use super::bench::{Guarded, ask_all, judge, wait_until_answer};
 
 fn allow(blocks: &[String]) -> Value {
     let blocks: Vec<Value> = blocks.iter().map(|cidr| json!({"ipBlock": {"cidr": cidr}})).collect();
@@ -32,7 +32,7 @@ fn expect_client(flags: &[&str], local: bool) -> Result<()> {
     wait_until_answer(client, target, false)?;
     let mut questions = Vec::new();
     for _ in 0..4 {
-        questions.extend(guarded.questions(client, "client", vip(1), 80, false)?);
+        questions.extend(ask_all(client, "client", vip(1), 80, false));
     }
     judge(questions)?;
     guarded.put_policies(&[("p", allow(&hosts(cluster.bed().client_addresses())))])?;
@@ -41,7 +41,7 @@ fn expect_client(flags: &[&str], local: bool) -> Result<()> {
     std::thread::sleep(std::time::Duration::from_secs(1));
     let mut questions = Vec::new();
     for _ in 0..4 {
-        questions.extend(guarded.questions(client, "client", vip(1), 80, true)?);
+        questions.extend(ask_all(client, "client", vip(1), 80, true));
     }
     judge(questions)
 }
@@ -71,8 +71,8 @@ fn egress_is_judged_by_the_pod_behind_a_service() -> Result<()> {
     let mut questions = Vec::new();
     for from in ["pod-1c", "pod-2c"] {
         for _ in 0..4 {
-            questions.extend(guarded.questions(guarded.pod(from)?, from, cluster_ip(1), 80, true)?);
-            questions.extend(guarded.questions(guarded.pod(from)?, from, cluster_ip(2), 80, false)?);
+            questions.extend(ask_all(guarded.pod(from)?, from, cluster_ip(1), 80, true));
+            questions.extend(ask_all(guarded.pod(from)?, from, cluster_ip(2), 80, false));
         }
     }
     judge(questions)
@@ -95,17 +95,11 @@ fn replies_pass_where_packets_are_translated_one_by_one() -> Result<()> {
     let mut questions = Vec::new();
     for from in ["pod-1c", "pod-2c"] {
         for _ in 0..6 {
-            questions.extend(guarded.questions(guarded.pod(from)?, from, cluster_ip(1), 80, true)?);
+            questions.extend(ask_all(guarded.pod(from)?, from, cluster_ip(1), 80, true));
         }
-        questions.extend(guarded.questions(guarded.pod(from)?, from, cluster_ip(2), 80, false)?);
+        questions.extend(ask_all(guarded.pod(from)?, from, cluster_ip(2), 80, false));
     }
     // The only backend of its Service is the pod itself.
-    questions.extend(guarded.questions(
-        guarded.pod("pod-1b")?,
-        "pod-1b to itself",
-        cluster_ip(2),
-        80,
-        true,
-    )?);
+    questions.extend(ask_all(guarded.pod("pod-1b")?, "pod-1b to itself", cluster_ip(2), 80, true));
     judge(questions)
 }

@@ -4,7 +4,7 @@ use anyhow::Result;
 use millrace_lab::cluster::TARGET_PORT;
 use serde_json::{Value, json};
 
-use super::bench::{Guarded, judge};
+use super::bench::{Guarded, ask_all, judge};
 
 const PODS: [&str; 6] = ["pod-1a", "pod-1b", "pod-1c", "pod-2a", "pod-2b", "pod-2c"];
 
@@ -38,9 +38,9 @@ fn each_pair_of_pods_is_judged_at_both_ends_and_changes_are_in_force() -> Result
     // The nodes reach their own pods, and nobody else does.
     let bed = guarded.cluster.bed();
     let to = guarded.addresses("pod-1a")?;
-    let mut questions = guarded.questions(bed.node(1)?.namespace(), "node 1", to, TARGET_PORT, true)?;
-    questions.extend(guarded.questions(bed.node(2)?.namespace(), "node 2", to, TARGET_PORT, false)?);
-    questions.extend(guarded.questions(bed.client(), "client", to, TARGET_PORT, false)?);
+    let mut questions = ask_all(bed.node(1)?.namespace(), "node 1", to, TARGET_PORT, true);
+    questions.extend(ask_all(bed.node(2)?.namespace(), "node 2", to, TARGET_PORT, false));
+    questions.extend(ask_all(bed.client(), "client", to, TARGET_PORT, false));
     judge(questions)?;
 
     // c sends nothing, a only to the server's port of b, and b only to the others of its node.

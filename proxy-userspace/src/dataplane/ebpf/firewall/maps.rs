@@ -80,15 +80,15 @@ impl Maps {
             move |error| OpenError::Map { map, error }
         };
         let mut tables = Tables { flags: self.word(POLICY_FLAGS)?, ..Tables::default() };
-        for entry in self.pods.iter() {
+        for entry in &self.pods {
             let (device, pod) = entry.map_err(failed("POLICY_PODS"))?;
             tables.pods.insert(device, pod);
         }
-        for entry in self.peers4.iter() {
+        for entry in &self.peers4 {
             let (key, value) = entry.map_err(failed(PEERS4))?;
             tables.peers.extend(net(Addr4(key.data()), key.prefix_len()).map(|net| (net, value)));
         }
-        for entry in self.peers6.iter() {
+        for entry in &self.peers6 {
             let (key, value) = entry.map_err(failed(PEERS6))?;
             tables.peers.extend(net(Addr6(key.data()), key.prefix_len()).map(|net| (net, value)));
         }
@@ -258,7 +258,6 @@ fn rule_of(key: &Key<PolicyRule>) -> Option<RuleKey> {
 }
 
 /// Returns a pod's addresses as they stand in POLICY_PODS.
-#[must_use]
 pub fn addresses_of(pod: &PolicyPod) -> impl Iterator<Item = std::net::IpAddr> {
     let (v4, v6) = (Addr4(pod.address4).to_ip(), Addr6(pod.address6).to_ip());
     [v4, v6]

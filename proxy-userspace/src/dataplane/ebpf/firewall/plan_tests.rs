@@ -40,7 +40,7 @@ impl World {
     }
 
     /// Returns the tables with the pod `web` on [`DEVICE`].
-    fn tables(&self, compiled: &Compiled) -> Tables {
+    fn tables(compiled: &Compiled) -> Tables {
         let selected = compiled.pods.values().next();
         let ingress = selected.and_then(|pod| pod.ingress).unwrap_or(0);
         let pod = PolicyPod { address4: [1], ingress, epoch: 1, ..PolicyPod::default() };
@@ -73,7 +73,8 @@ fn at_no_step_is_anything_open_that_neither_table_allows_or_closed_that_both_all
     world.tell(&policy("r", "a", 81));
     let second = world.index.compile_after(&world.site, &first);
     let between = world.index.compile_between(&world.site, &first, &second).unwrap();
-    let (mut held, between, wanted) = (world.tables(&first), world.tables(&between), world.tables(&second));
+    let (mut held, between, wanted) =
+        (World::tables(&first), World::tables(&between), World::tables(&second));
     let (before, mut seen) = (held.clone(), 0);
     let connections = || {
         let to = |address| [80, 81, 82].map(|port| (address, port));
@@ -109,7 +110,7 @@ fn without_the_tables_between_an_allowed_connection_would_be_refused_for_a_momen
     world.tell(&policy("p", "a", 80));
     let second = world.index.compile_after(&world.site, &first);
     let between = world.index.compile_between(&world.site, &first, &second).unwrap();
-    let (before, between, wanted) = (world.tables(&first), world.tables(&between), world.tables(&second));
+    let (before, between, wanted) = (World::tables(&first), World::tables(&between), World::tables(&second));
     let is_refused = |between: Option<&Tables>| {
         let mut held = before.clone();
         let ops = held.changes_to(between, &wanted);
@@ -127,7 +128,7 @@ fn the_same_tables_are_no_change_and_all_of_them_are_written_once() {
     let mut world = World::new(&[pod("web", "web", "10.1.0.2"), pod("a", "a", "10.1.0.3")]);
     world.tell(&policy("p", "a", 80));
     let compiled = world.index.compile(&world.site);
-    let wanted = world.tables(&compiled);
+    let wanted = World::tables(&compiled);
     let ops = Tables::default().changes_to(None, &wanted);
     let place = |wanted: fn(&Op) -> bool| ops.iter().position(wanted).unwrap();
     assert!(place(|op| matches!(op, Op::Rule(_))) < place(|op| matches!(op, Op::Peer(..))));
@@ -136,7 +137,7 @@ fn the_same_tables_are_no_change_and_all_of_them_are_written_once() {
     assert!(wanted.changes_to(None, &wanted).is_empty());
     // An agent that starts anew has the same numbers, and writes nothing.
     let again = world.index.compile(&world.site);
-    assert!(wanted.changes_to(None, &world.tables(&again)).is_empty());
+    assert!(wanted.changes_to(None, &World::tables(&again)).is_empty());
 }
 
 #[test]
