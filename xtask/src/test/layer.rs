@@ -80,8 +80,8 @@ const AGAIN_IF_LONG: [&str; 10] = [
     "survival",
 ];
 
-/// Modules of the layer `namespace` that have policies of their own, or are about an agent's flags or all of its pins.
-const WITH_OWN_POLICIES: [&str; 1] = ["firewall"];
+/// Modules of the layer `namespace` that have policies of their own, or send what the firewall drops before the proxy does.
+const WITH_OWN_POLICIES: [&str; 2] = ["firewall", "forged"];
 
 /// One run of a layer.
 #[derive(Clone, Copy)]
