@@ -31,6 +31,8 @@ pub const SYNC_LIMIT: Duration = Duration::from_secs(40);
 /// The longest time of an agent to load its programs. Each node's kernel verifies them anew, all at
 /// once.
 const LOAD_LIMIT: Duration = Duration::from_mins(2);
+/// The time without another frontend after which all of a Service's are there.
+const SETTLED: Duration = Duration::from_millis(300);
 /// The pause of a wait between two questions, at least and at most.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
@@ -264,12 +266,18 @@ impl Proxy {
                 is_there && rows.all(|row| row.backends == expected && is_served(row))
             })
         };
-        // The frontends are written one after the other. All are there when a second look finds no more.
-        let frontends = Cell::new(None);
+        // The frontends are written one after the other. All are there when no more have come for some time.
+        let last: Cell<Option<(usize, Instant)>> = Cell::new(None);
         let is_settled = |services: &[ServiceView]| {
             let rows = services.iter().filter(|row| row.name == service);
             let count = rows.map(|row| row.frontends.len()).sum::<usize>();
-            frontends.replace(Some(count)) == Some(count)
+            match last.get() {
+                Some((before, since)) if before == count => since.elapsed() >= SETTLED,
+                _ => {
+                    last.set(Some((count, Instant::now())));
+                    false
+                }
+            }
         };
         self.wait_until(&format!("{service} has the backends {backends:?}"), || {
             let services = self.services()?;
