@@ -138,6 +138,9 @@ impl Case {
     fn measure(self, rounds: u32, samples: usize) -> Result<Samples> {
         let (bed, frame) = (self.install()?, self.frame()?);
         let mut wrapper = Wrapper::load(Hook::TcIngress, &frame.build(), DEVICE)?;
+        if self.direction == PolicyDirection::Ingress {
+            wrapper = wrapper.made_on_the_node();
+        }
         let (target, empty) = (bed.program_fd(self.direction), wrapper.empty()?);
         wrapper.rotate(Rounds::new(&frame, self.flows, 1)?)?;
         // Each connection gets its entry.
@@ -157,7 +160,7 @@ impl Case {
     }
 
     /// Takes a sample. All rounds must have been dropped, or none.
-    fn sample(&self, bed: &PolicyBed, wrapper: &mut Wrapper, target: &ProgramFd, rounds: u32) -> Result<f64> {
+    fn sample(self, bed: &PolicyBed, wrapper: &mut Wrapper, target: &ProgramFd, rounds: u32) -> Result<f64> {
         const UNSPEC: u32 = u32::MAX;
         const SHOT: u32 = 2;
         let before = bed.dropped();

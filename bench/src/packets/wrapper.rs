@@ -72,6 +72,12 @@ impl Wrapper {
         Ok(Self { ebpf, hook, frame: frame.to_vec(), ingress })
     }
 
+    /// Lets the frames come in by no device. What comes back to its own device is the pod's own to the firewall.
+    pub fn made_on_the_node(mut self) -> Self {
+        self.ingress.is_own = true;
+        self
+    }
+
     /// Returns the empty program of the hook.
     pub fn empty(&self) -> Result<ProgramFd> {
         let name = if self.hook.is_xdp() { "empty_xdp" } else { "empty_tc" };

@@ -80,8 +80,9 @@ const AGAIN_IF_LONG: [&str; 10] = [
     "survival",
 ];
 
-/// Modules of the layer `namespace` that have policies of their own, or send what the firewall drops before the proxy does.
-const WITH_OWN_POLICIES: [&str; 2] = ["firewall", "forged"];
+/// Modules of the layer `namespace` that have policies of their own, ask for readiness at once, or send what the firewall drops before the
+/// proxy does, or have no program but those of a bridge.
+const WITH_OWN_POLICIES: [&str; 4] = ["faces", "firewall", "forged", "inside::devices"];
 
 /// One run of a layer.
 #[derive(Clone, Copy)]
