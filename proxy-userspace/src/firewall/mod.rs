@@ -197,13 +197,21 @@ impl Keeper {
 
     /// Closes the devices of new pods, at once.
     async fn guard(&mut self, network: &Topology) {
-        let new: BTreeSet<u32> = pod_devices(network).difference(&self.devices).copied().collect();
-        if new.is_empty() {
+        let all = pod_devices(network);
+        if all.is_subset(&self.devices) {
             return;
         }
         // A look that fails is repeated by the refresh.
-        let ends = self.pod_devices.look(&new).await.unwrap_or_default();
-        for failure in self.firewall.guard(&ends.keys().copied().collect()) {
+        let ends = self.pod_devices.look(&all).await.unwrap_or_default();
+        // A second network of a pod that is known already is none of the firewall's. The agent may be a new one.
+        let known = self.firewall.known();
+        let namespaces: BTreeSet<i32> =
+            known.iter().filter_map(|device| Some(ends.get(device)?.namespace)).collect();
+        let is_second =
+            |device: &u32, end: &FarEnd| !known.contains(device) && namespaces.contains(&end.namespace);
+        let new =
+            ends.iter().filter(|(device, end)| !self.devices.contains(device) && !is_second(device, end));
+        for failure in self.firewall.guard(&new.map(|(device, _)| *device).collect()) {
             warn!(problem = failure, "the firewall");
         }
     }

@@ -238,6 +238,12 @@ impl Firewall {
         (pods, last)
     }
 
+    /// Returns the devices whose pod is known.
+    #[must_use]
+    pub fn known(&self) -> BTreeSet<u32> {
+        self.held.pods.keys().copied().collect()
+    }
+
     /// Returns the number of pods with an entry, and of entries for peers and rules.
     #[must_use]
     pub fn sizes(&self) -> [usize; 3] {
