@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use anyhow::Result;
+use millrace_lab::cluster::TARGET_PORT;
 use millrace_lab::topology::{Dual, Family, cluster_ip, vip};
 use serde_json::{Value, json};
 
@@ -27,18 +28,22 @@ fn expect_client(flags: &[&str], local: bool) -> Result<()> {
     }
     cluster.apply(&service, &[1, 2])?;
     let client = cluster.bed().client();
-    let target = SocketAddr::new(vip(1).of(Family::V4), 80);
+    // Each of both nodes has its own agent.
+    let wait = |is_allowed| {
+        ["pod-1a", "pod-2a"].into_iter().try_for_each(|pod| {
+            let target = SocketAddr::new(guarded.addresses(pod)?.of(Family::V4), TARGET_PORT);
+            wait_until_answer(client, target, is_allowed).map(drop)
+        })
+    };
     guarded.put_policies(&[("p", allow(&["192.0.2.0/24".to_owned()]))])?;
-    wait_until_answer(client, target, false)?;
+    wait(false)?;
     let mut questions = Vec::new();
     for _ in 0..4 {
         questions.extend(ask_all(client, "client", vip(1), 80, false));
     }
     judge(questions)?;
     guarded.put_policies(&[("p", allow(&hosts(cluster.bed().client_addresses())))])?;
-    wait_until_answer(client, target, true)?;
-    // Each of both nodes has its own agent.
-    std::thread::sleep(std::time::Duration::from_secs(1));
+    wait(true)?;
     let mut questions = Vec::new();
     for _ in 0..4 {
         questions.extend(ask_all(client, "client", vip(1), 80, true));
