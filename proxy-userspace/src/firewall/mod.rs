@@ -146,8 +146,8 @@ impl Keeper {
                     let begun = Instant::now();
                     let network = topology.borrow_and_update().clone().unwrap_or_default();
                     let of_nodes = nodes.borrow_and_update().clone().unwrap_or_default();
-                    let failures = self.refresh(&network, of_nodes).await;
-                    due = (!failures).then(|| Instant::now() + LOOK);
+                    let is_done = self.refresh(&network, of_nodes).await;
+                    due = (!is_done).then(|| Instant::now() + LOOK);
                     look_at = Instant::now() + LOOK;
                     not_before = Instant::now() + PAUSE.max(begun.elapsed() * 4).min(LONGEST_PAUSE);
                 }

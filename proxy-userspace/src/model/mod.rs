@@ -15,6 +15,7 @@ mod compute;
 mod desired;
 mod endpoints;
 mod environment;
+mod fnv;
 mod former;
 mod frontends;
 mod health_checks;
@@ -44,6 +45,7 @@ pub use desired::{
     Algorithm, Candidates, Desired, Dirty, Eligibility, Endpoint, EndpointAddress, Family, Forwarding,
     Frontend, FrontendKind, HealthCheck, List, PortKey, Protocol, Scope, ServiceKey, ServicePort,
 };
+pub use fnv::fnv1a;
 pub use listener::Listener;
 pub use node::{AGENTS_OS, AUTOSCALER_TAINT, EXCLUDE_LABEL, OS_LABEL, READY, gets_no_clients, may_run_agent};
 pub use object::{Change, Kind, Object, ObjectKey};

@@ -17,6 +17,7 @@ use rtnetlink::{Handle, LinkIp6Tnl, LinkIpIp};
 
 use super::NodeError;
 use super::sysctl::Sysctls;
+use crate::model::fnv1a;
 
 /// The first letters of a device's name. A hash of the other node's address follows.
 const PREFIX: &str = "mr-";
@@ -118,10 +119,7 @@ fn name(other: IpAddr) -> String {
         IpAddr::V4(address) => address.octets().to_vec(),
         IpAddr::V6(address) => address.octets().to_vec(),
     };
-    let hash = octets.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    });
-    format!("{PREFIX}{:0HASH$x}", hash & 0xffff_ffff_ffff)
+    format!("{PREFIX}{:0HASH$x}", fnv1a(octets) & 0xffff_ffff_ffff)
 }
 
 fn message(name: &str, ends: TunnelEnds) -> LinkMessage {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::rule_set::RuleSet;
 use super::sets::{PeerSet, SetNumbers};
+use crate::model::fnv1a;
 
 /// The numbers of one result.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,9 +43,7 @@ pub(super) fn keep<K: Ord + Debug>(
 
 /// FNV-1a over the key's text, folded to half its width.
 fn hash(key: &impl Debug) -> u32 {
-    let hash = format!("{key:?}").bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
+    let hash = fnv1a(format!("{key:?}").bytes());
     let half = |bits: u64| u32::try_from(bits & u64::from(u32::MAX)).unwrap_or(0);
     half(hash) ^ half(hash >> u32::BITS)
 }

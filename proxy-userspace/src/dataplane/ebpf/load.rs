@@ -28,6 +28,7 @@ use super::program::Program;
 use super::settings::{Dispatch, OwnSource, Settings, SocketLb, XdpMode};
 use super::shape;
 use crate::dataplane::Encapsulation;
+use crate::model::fnv1a;
 use crate::node::Hook;
 
 /// The loaded programs of uplinks, of pods' devices and of sockets.
@@ -271,10 +272,7 @@ impl Constants {
     /// program does not tell constants apart.
     fn fingerprint(&self) -> String {
         let constants = self.values.iter().flat_map(|(_, words)| words).flat_map(|word| word.to_le_bytes());
-        let hash = OBJECT.iter().copied().chain(constants).fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-        });
-        format!("{hash:016x}")
+        format!("{:016x}", fnv1a(OBJECT.iter().copied().chain(constants)))
     }
 }
 

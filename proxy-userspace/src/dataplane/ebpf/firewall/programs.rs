@@ -17,6 +17,7 @@ use super::super::program::Program;
 use super::super::sys;
 use super::maps::MAPS;
 use super::side::Side;
+use crate::model::fnv1a;
 
 /// The programs of this build.
 #[derive(Debug)]
@@ -97,8 +98,5 @@ fn load(maps: &Path, directory: &Path) -> Result<(), OpenError> {
 
 /// Returns the directory of this build's programs: FNV-1a over the object.
 fn ours(directory: &Path) -> PathBuf {
-    let hash = POLICY_OBJECT.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
-    directory.join(format!("{hash:016x}"))
+    directory.join(format!("{:016x}", fnv1a(POLICY_OBJECT.iter().copied())))
 }
