@@ -24,7 +24,7 @@ use tell::Teller;
 use crate::dataplane::Mode;
 use crate::dataplane::ebpf::firewall::{Applied, Firewall, Holders, Wanted};
 use crate::node::{AttachTarget, FarEnd, Hook, PodDevices, Topology, device_name};
-use crate::policy::{Compiled, Index, LocalPod, Problem, Site};
+use crate::policy::{Changes, Compiled, Index, LocalPod, Problem, Site};
 use crate::source::{PolicyBatch, PolicyEvent};
 
 /// The settings of the firewall.
@@ -59,6 +59,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 const RETRY: Duration = Duration::from_secs(10);
 /// Batches that are taken before a computation.
 const BATCHES: usize = 1_000;
+/// Steps between two computations of everything, which leave out what steps leave behind.
+const STEPS: usize = 1_000;
 
 /// Keeps the firewall, until a channel is closed. What it has attached stays in force. Problems of policies go to
 /// `problems`.
@@ -97,6 +99,8 @@ pub async fn keep_firewall(
         is_listed: false,
         is_stale: true,
         compiled: Compiled::default(),
+        changes: Changes::whole(),
+        steps: 0,
         devices: BTreeSet::new(),
         ends: BTreeMap::new(),
         aside: BTreeSet::new(),
@@ -116,8 +120,11 @@ struct Keeper {
     is_listed: bool,
     /// Whether anything has changed that the tables depend on.
     is_stale: bool,
-    /// The tables that the maps have.
+    /// The tables that the maps have, and what has changed since then.
     compiled: Compiled,
+    changes: Changes,
+    /// Steps since everything was computed.
+    steps: usize,
     /// The devices of pods.
     devices: BTreeSet<u32>,
     /// Their other ends, as they were looked at last.
@@ -236,14 +243,23 @@ impl Keeper {
             Err(error) => failures.push(error.to_string()),
         }
         let site = Site { node: self.settings.node.clone(), addresses: network.addresses.clone() };
-        let next = self.index.compile_after(&site, &self.compiled);
-        let between = self.index.compile_between(&site, &self.compiled, &next);
+        self.changes.add(self.index.take_changes());
+        let is_due = self.steps >= STEPS;
+        let step = (!is_due).then(|| self.index.step(&site, &mut self.compiled, &self.changes)).flatten();
+        let (next, between) = if step.is_some() {
+            (None, None)
+        } else {
+            let next = self.index.compile_after(&site, &self.compiled);
+            let between = self.index.compile_between(&site, &self.compiled, &next);
+            (Some(next), between)
+        };
         let pods: Vec<LocalPod<'_>> =
             self.index.local_pods(&site.node).filter(|pod| !pod.addresses.is_empty()).collect();
         let views = self.index.pods_of_node(&site.node).map(|pod| (pod.name, pod)).collect();
         let mut applied = self.firewall.apply(&Wanted {
-            tables: &next,
+            tables: next.as_ref().unwrap_or(&self.compiled),
             between: between.as_ref(),
+            step: step.as_ref(),
             has_policies: self.index.has_policies(),
             now: now(),
             devices: &self.ends,
@@ -263,7 +279,14 @@ impl Keeper {
         self.teller.tell(&self.index, Instant::now());
         self.is_stale = !applied.failures.is_empty();
         if applied.is_written {
-            self.compiled = next;
+            self.changes = Changes::default();
+            self.steps += 1;
+            if let Some(next) = next {
+                self.compiled = next;
+                self.steps = 0;
+            }
+        } else {
+            self.changes = Changes::whole();
         }
         self.tell(applied);
         !self.is_stale

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 
 use super::compiled::PeerEntry;
 use super::index::Index;
-use super::numbers::keep;
+use super::numbers::{keep, number};
 use super::prefixes::Prefixes;
 use super::sets::{InBlocks, Members, SetNumbers};
 
@@ -24,13 +24,40 @@ pub(super) struct Classes {
     pub numbers: BTreeMap<SetNumbers, u32>,
     /// The classes whose addresses are in a set.
     pub of_set: BTreeMap<u32, BTreeSet<u32>>,
+    /// The classes of prefixes.
+    pub blocks: Blocks,
+}
+
+/// The classes of `ipBlock`s and their exceptions, for addresses without a pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Blocks(Prefixes<u32>);
+
+impl Blocks {
+    /// Returns the class of an address without a pod.
+    pub fn around(&self, address: IpAddr) -> u32 {
+        self.0.longest(address).copied().unwrap_or_default()
+    }
+
+    /// Returns the class that the entry of an address has; `None` = the prefixes around it say the same. `of_pods` is the
+    /// class of its pods.
+    pub fn entry(&self, address: IpAddr, of_pods: Option<u32>) -> Option<u32> {
+        of_pods.filter(|class| *class != self.around(address)).or_else(|| self.of_prefix(address.into()))
+    }
+
+    /// Returns the class of a prefix of blocks; `None` = it is not one, or those around it have the same class.
+    fn of_prefix(&self, prefix: IpNet) -> Option<u32> {
+        let mut containing = self.0.containing(prefix);
+        let (_, own) = containing.next().filter(|(net, _)| **net == prefix)?;
+        let outer = containing.next().map_or(0, |(_, class)| *class);
+        Some(*own).filter(|own| *own != outer)
+    }
 }
 
 impl Classes {
     /// Computes the classes. `own` has the addresses of the node, `former` the numbers that are kept.
     pub fn of(
         index: &Index,
-        members: &Members<'_>,
+        members: &Members,
         own: &BTreeSet<IpAddr>,
         former: &BTreeMap<SetNumbers, u32>,
     ) -> Self {
@@ -44,27 +71,25 @@ impl Classes {
         numbers.insert(SetNumbers::new(), 0);
         let class = |sets: &SetNumbers| numbers.get(sets).copied().unwrap_or_default();
 
-        let mut peers = Prefixes::default();
-        let mut outer: Prefixes<u32> = Prefixes::default();
-        // A prefix comes behind those around it, so `outer` has them already. One that changes nothing is left out.
+        let mut of_blocks = Prefixes::default();
         for (prefix, sets) in blocks {
-            let (inner, around) =
-                (class(sets), outer.containing(prefix).next().map_or(0, |(_, class)| *class));
-            if inner != around {
-                peers.insert(prefix, PeerEntry { class: inner, is_own_node: false });
-            }
-            outer.insert(prefix, inner);
+            of_blocks.insert(prefix, class(sets));
         }
-        let around = |address: IpAddr| outer.longest(address).copied().unwrap_or_default();
+        let blocks = Blocks(of_blocks);
+        let mut peers = Prefixes::default();
+        for (prefix, _) in blocks.0.iter() {
+            if let Some(class) = blocks.of_prefix(*prefix) {
+                peers.insert(*prefix, PeerEntry { class, is_own_node: false });
+            }
+        }
         for (address, sets) in &pods {
-            let class = class(sets);
-            if class != around(*address) {
+            if let Some(class) = blocks.entry(*address, Some(class(sets))) {
                 peers.insert((*address).into(), PeerEntry { class, is_own_node: false });
             }
         }
         for address in own {
             // Selectors match no address of a node.
-            peers.insert((*address).into(), PeerEntry { class: around(*address), is_own_node: true });
+            peers.insert((*address).into(), PeerEntry { class: blocks.around(*address), is_own_node: true });
         }
         let mut of_set: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
         for (sets, class) in &numbers {
@@ -72,12 +97,17 @@ impl Classes {
                 of_set.entry(*set).or_default().insert(*class);
             }
         }
-        Self { peers, numbers, of_set }
+        Self { peers, numbers, of_set, blocks }
     }
 }
 
+/// Returns a number for a new class; `None` if all are taken.
+pub(super) fn new_class(sets: &SetNumbers, numbers: &BTreeMap<SetNumbers, u32>) -> Option<u32> {
+    number(sets, &numbers.values().copied().collect(), CLASSES)
+}
+
 /// Returns the sets that an address of pods is in: those of each of its pods.
-fn sets_of(index: &Index, members: &Members<'_>, address: IpAddr) -> SetNumbers {
+pub(super) fn sets_of(index: &Index, members: &Members, address: IpAddr) -> SetNumbers {
     let nothing = InBlocks::default();
     let blocks = members.containing(address.into()).next().map_or(&nothing, |(_, blocks)| blocks);
     let all = index.holders(address).map(|(_, pod)| members.of_pod(&pod.traits, blocks));

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::classes::Classes;
+use super::classes::{Blocks, Classes};
 use super::compiled::{Compiled, RuleKey, Rules, SelectedPod};
 use super::index::Index;
 use super::numbers::{Numbers, keep};
@@ -17,7 +17,7 @@ use super::sets::{Members, PeerSet};
 use super::spec::Direction;
 
 /// The node whose tables are asked for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Site {
     /// Its name, as in `spec.nodeName` of pods.
     pub node: String,
@@ -43,6 +43,14 @@ const SETS: Range<u32> = 0..u32::MAX;
 /// The rules of pods that are alike: ingress, egress.
 type Both = [Option<RuleSet>; 2];
 
+/// What a step from one result to the next needs of the first one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Basis {
+    pub site: Site,
+    pub members: Members,
+    pub blocks: Blocks,
+}
+
 impl Index {
     /// Returns the tables of a node.
     ///
@@ -63,11 +71,9 @@ impl Index {
         let profiles = keep(profiles, &former.profiles, PROFILES);
         let sets = keep(profiles.keys().flat_map(sets_of).collect(), &former.sets, SETS);
         let selected = |pod: &PodSpec| {
-            let [ingress, egress] = alike.get(&*pod.traits)?;
             let profile = |rules: &Option<RuleSet>| profiles.get(rules.as_ref()?).copied();
-            let (ingress, egress) = (profile(ingress), profile(egress));
-            let pod = SelectedPod { uid: pod.uid.clone(), addresses: pod.addresses.clone(), ingress, egress };
-            (ingress.is_some() || egress.is_some()).then_some(pod)
+            let [ingress, egress] = alike.get(&*pod.traits)?.each_ref().map(profile);
+            SelectedPod::of(pod, ingress, egress)
         };
         let pods =
             self.isolable(site).filter_map(|(name, pod)| Some((name.clone(), selected(pod)?))).collect();
@@ -99,7 +105,7 @@ impl Index {
     fn tables(&self, site: &Site, pods: BTreeMap<NamespacedName, SelectedPod>, numbers: Numbers) -> Compiled {
         let Numbers { sets, classes, profiles } = numbers;
         let members = Members::of(self, &sets);
-        let Classes { peers, numbers: classes, of_set } =
+        let Classes { peers, numbers: classes, of_set, blocks } =
             Classes::of(self, &members, &site.addresses, &classes);
         let mut rules = Rules::default();
         for (set, profile) in &profiles {
@@ -113,7 +119,8 @@ impl Index {
             };
             write_rules(set, *profile, classes_of, &mut rules);
         }
-        Compiled { pods, peers, rules, numbers: Numbers { sets, classes, profiles } }
+        let basis = Basis { site: site.clone(), members, blocks };
+        Compiled { pods, peers, rules, numbers: Numbers { sets, classes, profiles }, basis }
     }
 
     /// Returns the pods on the node that have a network of their own.
@@ -129,15 +136,17 @@ impl Index {
 
     /// Returns the rules of the pods on the node, once for pods that are alike.
     fn rule_sets(&self, site: &Site) -> BTreeMap<&Traits, Both> {
-        let named: BTreeSet<NamedPort> =
-            self.traits().flat_map(|traits| traits.ports.iter().cloned()).collect();
+        let named = self.named_ports();
         let mut alike: BTreeMap<&Traits, Both> = BTreeMap::new();
         for (_, pod) in self.isolable(site) {
-            let traits = &*pod.traits;
-            let of = |direction| RuleSet::of(self, traits, direction, &named);
-            alike.entry(traits).or_insert_with(|| [of(Direction::Ingress), of(Direction::Egress)]);
+            alike.entry(&pod.traits).or_insert_with(|| self.rules_of(&pod.traits, &named));
         }
         alike
+    }
+
+    /// Returns the rules of pods with these traits.
+    pub(super) fn rules_of(&self, traits: &Traits, named: &BTreeSet<NamedPort>) -> Both {
+        [Direction::Ingress, Direction::Egress].map(|direction| RuleSet::of(self, traits, direction, named))
     }
 }
 
@@ -154,7 +163,12 @@ fn sets_of(rules: &RuleSet) -> impl Iterator<Item = Arc<PeerSet>> {
 }
 
 /// Writes what a profile allows to each class.
-fn write_rules(set: &RuleSet, profile: u32, classes_of: impl Fn(&Peers) -> BTreeSet<u32>, rules: &mut Rules) {
+pub(super) fn write_rules(
+    set: &RuleSet,
+    profile: u32,
+    classes_of: impl Fn(&Peers) -> BTreeSet<u32>,
+    rules: &mut Rules,
+) {
     let mut allowed: BTreeMap<u32, Ports> = BTreeMap::new();
     for (peers, ports) in set.iter() {
         for class in classes_of(peers) {

@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use super::compile::Basis;
 use super::numbers::Numbers;
 use super::object::NamespacedName;
+use super::pod::PodSpec;
 use super::prefixes::Prefixes;
 use super::spec::Direction;
 
@@ -21,6 +23,7 @@ pub struct Compiled {
     /// What is allowed, by longest prefix. Anything in none is denied.
     pub rules: Rules,
     pub(super) numbers: Numbers,
+    pub(super) basis: Basis,
 }
 
 /// A pod that at least one policy selects.
@@ -103,6 +106,14 @@ impl Decision {
     #[must_use]
     pub const fn is_allowed(self) -> bool {
         !matches!(self, Self::Denied)
+    }
+}
+
+impl SelectedPod {
+    /// Returns a pod with its profiles; `None` if no policy isolates it.
+    pub(super) fn of(pod: &PodSpec, ingress: Option<u32>, egress: Option<u32>) -> Option<Self> {
+        let selected = Self { uid: pod.uid.clone(), addresses: pod.addresses.clone(), ingress, egress };
+        (ingress.is_some() || egress.is_some()).then_some(selected)
     }
 }
 

@@ -5,9 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use super::changes::Changes;
 use super::labels::{Labels, Selector};
 use super::object::{Change, Kind, NamespacedName, Object, ObjectKey};
 use super::pod::{Network, PodSpec, Traits, read_pod};
+use super::ports::NamedPort;
 use super::problem::{Notes, Problem};
 use super::spec::{Namespaces, PolicySpec, read_policy};
 
@@ -28,12 +30,27 @@ pub struct Index {
     alike: BTreeMap<Arc<Traits>, PodNames>,
     /// The pods with each address, without those of the host's network.
     holders: BTreeMap<IpAddr, PodNames>,
+    /// The named ports, each with the number of kinds of pods that have it.
+    named: BTreeMap<NamedPort, usize>,
     problems: BTreeMap<ObjectKey, Vec<Problem>>,
+    changes: Changes,
 }
 
 impl Index {
+    /// Returns what has changed since the last call.
+    pub fn take_changes(&mut self) -> Changes {
+        std::mem::take(&mut self.changes)
+    }
+
     /// Stores a change.
     pub fn apply(&mut self, change: Change) {
+        let kind = match &change {
+            Change::Upsert { object, .. } => object.key().kind,
+            Change::Delete(key) => key.kind,
+        };
+        if kind != Kind::Pod {
+            self.changes.set_whole();
+        }
         match change {
             Change::Upsert { object, file } => {
                 let key = object.key();
@@ -85,27 +102,68 @@ impl Index {
     }
 
     fn set_pod(&mut self, name: &NamespacedName, pod: Option<PodSpec>) {
-        if let Some((name, old)) = self.pods.remove_entry(name) {
+        let name = Arc::new(name.clone());
+        let old = self.pods.remove(&name);
+        if let Some(old) = &old {
             remove(&mut self.by_node, old.node.as_str(), &name);
-            remove(&mut self.alike, &*old.traits, &name);
             for address in &old.addresses {
                 remove(&mut self.holders, address, &name);
             }
+            self.changes.add_pod(&name, old);
         }
-        let Some(mut pod) = pod else { return };
-        let name = Arc::new(name.clone());
-        self.by_node.entry(pod.node.clone()).or_default().insert(name.clone());
-        if pod.network == Network::Pod {
-            // Replicas share one copy of their traits.
-            if let Some((shared, _)) = self.alike.get_key_value(&*pod.traits) {
-                pod.traits = shared.clone();
+        let mut kind = None;
+        if let Some(mut pod) = pod {
+            self.changes.add_pod(&name, &pod);
+            self.by_node.entry(pod.node.clone()).or_default().insert(name.clone());
+            if pod.network == Network::Pod {
+                // Replicas share one copy of their traits.
+                if let Some((shared, _)) = self.alike.get_key_value(&*pod.traits) {
+                    pod.traits = shared.clone();
+                }
+                for address in &pod.addresses {
+                    self.holders.entry(*address).or_default().insert(name.clone());
+                }
+                self.join(&pod.traits, &name);
+                kind = Some(pod.traits.clone());
             }
-            self.alike.entry(pod.traits.clone()).or_default().insert(name.clone());
-            for address in &pod.addresses {
-                self.holders.entry(*address).or_default().insert(name.clone());
+            self.pods.insert(name.clone(), pod);
+        }
+        // Behind the new ones: a pod that stays the last one of its kind does not take its named ports away for a moment.
+        if let Some(old) = old.filter(|old| old.network == Network::Pod && Some(&old.traits) != kind.as_ref())
+        {
+            self.leave(&old.traits, &name);
+        }
+    }
+
+    /// Adds a pod to those that are alike.
+    fn join(&mut self, traits: &Arc<Traits>, name: &Arc<NamespacedName>) {
+        if !self.alike.contains_key(traits) {
+            for port in &traits.ports {
+                let kinds = self.named.entry(port.clone()).or_default();
+                *kinds += 1;
+                // Rules may name it.
+                if *kinds == 1 {
+                    self.changes.set_whole();
+                }
             }
         }
-        self.pods.insert(name, pod);
+        self.alike.entry(traits.clone()).or_default().insert(name.clone());
+    }
+
+    fn leave(&mut self, traits: &Traits, name: &NamespacedName) {
+        remove(&mut self.alike, traits, name);
+        if self.alike.contains_key(traits) {
+            return;
+        }
+        for port in &traits.ports {
+            let kinds = self.named.get(port).map_or(0, |kinds| kinds - 1);
+            if kinds == 0 {
+                self.named.remove(port);
+                self.changes.set_whole();
+            } else {
+                self.named.insert(port.clone(), kinds);
+            }
+        }
     }
 }
 
@@ -135,6 +193,11 @@ impl Index {
     /// Returns every address of a pod with a network of its own, and the pods that have it.
     pub(super) fn pod_addresses(&self) -> impl Iterator<Item = (IpAddr, &PodNames)> {
         self.holders.iter().map(|(address, names)| (*address, names))
+    }
+
+    /// Returns the named ports of all pods with a network of their own.
+    pub(super) fn named_ports(&self) -> BTreeSet<NamedPort> {
+        self.named.keys().cloned().collect()
     }
 
     /// Returns each kind of pods that are alike, by namespace.

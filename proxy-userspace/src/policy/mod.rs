@@ -3,6 +3,7 @@
 //! A change is parsed at once: text becomes selectors, prefixes and ports, and the rest a [`Problem`].
 //! [`Index::compile`] turns the objects into the tables of one node, and [`Compiled::decide`] reads these
 //! tables as a program would: one longest-prefix look-up for the peer, one for protocol and port.
+//! [`Index::step`] brings the tables to pods that come and go.
 //! [`Index::explain`] answers the same question from the objects, and names policies and rules.
 //!
 //! What the API leaves open, or what cannot be done as it says, is decided here:
@@ -27,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 mod block;
+mod changes;
 mod classes;
 mod compile;
 mod compiled;
@@ -42,9 +44,11 @@ mod problem;
 mod rule_set;
 mod sets;
 mod spec;
+mod step;
 mod unresolved;
 mod view;
 
+pub use changes::Changes;
 pub use compile::{LocalPod, Site};
 pub use compiled::{Compiled, Decision, PeerEntry, RuleKey, Rules, SelectedPod, Traffic};
 pub use explain::{Connection, Explanation, RuleName, Side, Verdict};
@@ -53,6 +57,7 @@ pub use object::{Change, Kind, NamespacedName, Object, ObjectKey};
 pub use prefixes::Prefixes;
 pub use problem::Problem;
 pub use spec::Direction;
+pub use step::Step;
 pub use view::{PodView, Selecting};
 
 #[cfg(test)]
@@ -68,6 +73,8 @@ mod random;
 mod scale_tests;
 #[cfg(test)]
 mod semantics_tests;
+#[cfg(test)]
+mod step_tests;
 #[cfg(test)]
 mod tables_tests;
 #[cfg(test)]

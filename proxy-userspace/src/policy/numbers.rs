@@ -33,12 +33,17 @@ pub(super) fn keep<K: Ord + Debug>(
         if let Some(number) = former.get(key) {
             return Some(*number);
         }
-        let first = range.start + hash(key) % (range.end - range.start).max(1);
-        let number = (first..range.end).chain(range.start..first).find(|number| !used.contains(number))?;
+        let number = number(key, &used, range.clone())?;
         used.insert(number);
         Some(number)
     };
     keys.into_iter().filter_map(|key| Some((number(&key)?, key))).map(|(number, key)| (key, number)).collect()
+}
+
+/// Returns the number of a new key; `None` if all are taken.
+pub(super) fn number(key: &impl Debug, used: &BTreeSet<u32>, range: Range<u32>) -> Option<u32> {
+    let first = range.start + hash(key) % (range.end - range.start).max(1);
+    (first..range.end).chain(range.start..first).find(|number| !used.contains(number))
 }
 
 /// FNV-1a over the key's text, folded to half its width.

@@ -29,6 +29,18 @@ impl<T> Prefixes<T> {
         self.entries.insert(prefix, value);
     }
 
+    /// Removes a prefix.
+    pub fn remove(&mut self, prefix: IpNet) {
+        // A length that occurs no more costs a look-up, and nothing else.
+        self.entries.remove(&prefix.trunc());
+    }
+
+    /// Returns the value of exactly this prefix.
+    #[must_use]
+    pub fn get(&self, prefix: IpNet) -> Option<&T> {
+        self.entries.get(&prefix.trunc())
+    }
+
     /// Returns all prefixes with their values; a prefix comes before those inside it.
     pub fn iter(&self) -> impl Iterator<Item = (&IpNet, &T)> {
         self.entries.iter()

@@ -1,4 +1,6 @@
 //! The sets of peers that rules name, and their members.
+//!
+//! Members are kept from one computation to the next: they hold as long as policies and Namespaces stay the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -30,54 +32,74 @@ type Numbered<'a> = (u32, &'a PeerSet);
 pub(super) type SetNumbers = BTreeSet<u32>;
 
 /// Who is a member of which set.
-#[derive(Debug)]
-pub(super) struct Members<'a> {
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Members {
     /// By traits, the sets that a pod is in for its labels.
-    by_traits: BTreeMap<&'a Traits, SetNumbers>,
+    by_traits: BTreeMap<Arc<Traits>, SetNumbers>,
     /// By prefix, the sets that an address is in for an `ipBlock`. The longest prefix counts.
-    by_prefix: Prefixes<InBlocks<'a>>,
+    by_prefix: Prefixes<InBlocks>,
 }
 
 /// The sets of an address for the `ipBlock`s around it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct InBlocks<'a> {
+pub(super) struct InBlocks {
     /// Those of any address.
     pub any: SetNumbers,
     /// Those of an address only if its pod has the named port.
-    pub named: BTreeSet<(u32, &'a NamedPort)>,
+    pub named: BTreeSet<(u32, NamedPort)>,
 }
 
-impl<'a> Members<'a> {
+impl Members {
     /// Finds the members of the sets.
-    pub fn of(index: &'a Index, sets: &'a BTreeMap<Arc<PeerSet>, u32>) -> Self {
+    pub fn of(index: &Index, sets: &BTreeMap<Arc<PeerSet>, u32>) -> Self {
         let sets = || sets.iter().map(|(set, number)| (*number, &**set));
         Self { by_traits: by_traits(index, sets()), by_prefix: by_prefix(sets()) }
     }
 
+    /// Finds the sets of pods with these traits, if they are new.
+    pub fn learn(&mut self, index: &Index, sets: &BTreeMap<Arc<PeerSet>, u32>, traits: &Arc<Traits>) {
+        if !self.by_traits.contains_key(traits) {
+            let of = sets.iter().filter(|(set, _)| set.has(index, traits)).map(|(_, number)| *number);
+            self.by_traits.insert(traits.clone(), of.collect());
+        }
+    }
+
     /// Returns the prefixes of all `ipBlock`s and of their exceptions.
-    pub fn prefixes(&self) -> impl Iterator<Item = (&IpNet, &InBlocks<'a>)> {
+    pub fn prefixes(&self) -> impl Iterator<Item = (&IpNet, &InBlocks)> {
         self.by_prefix.iter()
     }
 
     /// Returns the longest prefixes that contain this one, itself included, the longest first.
-    pub fn containing(&self, prefix: IpNet) -> impl Iterator<Item = (&IpNet, &InBlocks<'a>)> {
+    pub fn containing(&self, prefix: IpNet) -> impl Iterator<Item = (&IpNet, &InBlocks)> {
         self.by_prefix.containing(prefix)
     }
 
     /// Returns the sets that a pod is in behind an address in these `ipBlock`s.
-    pub fn of_pod(&self, traits: &Traits, blocks: &InBlocks<'_>) -> SetNumbers {
+    pub fn of_pod(&self, traits: &Traits, blocks: &InBlocks) -> SetNumbers {
         let mut numbers = self.by_traits.get(traits).cloned().unwrap_or_default();
         numbers.extend(&blocks.any);
-        let named = blocks.named.iter().filter(|(_, port)| traits.ports.contains(*port));
+        let named = blocks.named.iter().filter(|(_, port)| traits.ports.contains(port));
         numbers.extend(named.map(|(number, _)| number));
         numbers
+    }
+}
+
+impl PeerSet {
+    /// Returns whether pods with these traits are members for their labels.
+    fn has(&self, index: &Index, traits: &Traits) -> bool {
+        let is_meant = |peer: &Peer| match peer {
+            Peer::Pods { namespaces, pods } => index.is_peer(namespaces, pods, traits),
+            Peer::Block(_) => false,
+        };
+        self.peers.as_ref().is_none_or(|peers| peers.iter().any(is_meant))
+            && self.port.as_ref().is_none_or(|port| traits.ports.contains(port))
     }
 }
 
 fn by_traits<'a>(
     index: &'a Index,
     sets: impl Iterator<Item = Numbered<'a>>,
-) -> BTreeMap<&'a Traits, SetNumbers> {
+) -> BTreeMap<Arc<Traits>, SetNumbers> {
     let mut groups = Groups::of(index);
     // Each selector is evaluated once, however many sets have it.
     let mut selectors: BTreeMap<(&Namespaces, &Selector), Vec<Numbered<'_>>> = BTreeMap::new();
@@ -98,20 +120,20 @@ fn by_traits<'a>(
             groups.add(places.iter().copied(), set);
         }
     }
-    groups.all.into_iter().collect()
+    groups.all.into_iter().map(|(traits, sets)| (traits.clone(), sets)).collect()
 }
 
 /// Pods that are alike, with the sets that they are in.
 struct Groups<'a> {
-    all: Vec<(&'a Traits, SetNumbers)>,
+    all: Vec<(&'a Arc<Traits>, SetNumbers)>,
     /// Their places by namespace.
     namespaces: BTreeMap<&'a str, Range<usize>>,
 }
 
 impl<'a> Groups<'a> {
     fn of(index: &'a Index) -> Self {
-        let all: Vec<(&Traits, SetNumbers)> =
-            index.traits().map(|traits| (&**traits, SetNumbers::new())).collect();
+        let all: Vec<(&Arc<Traits>, SetNumbers)> =
+            index.traits().map(|traits| (traits, SetNumbers::new())).collect();
         let mut namespaces: BTreeMap<&str, Range<usize>> = BTreeMap::new();
         for (place, (traits, _)) in all.iter().enumerate() {
             namespaces.entry(traits.namespace.as_str()).or_insert(place..place).end = place + 1;
@@ -144,7 +166,7 @@ impl<'a> Groups<'a> {
     }
 }
 
-fn by_prefix<'a>(sets: impl Iterator<Item = Numbered<'a>>) -> Prefixes<InBlocks<'a>> {
+fn by_prefix<'a>(sets: impl Iterator<Item = Numbered<'a>>) -> Prefixes<InBlocks> {
     let mut prefixes = Prefixes::default();
     let mut starting: BTreeMap<IpNet, Vec<(Numbered<'_>, &Block)>> = BTreeMap::new();
     for set in sets {
@@ -172,7 +194,7 @@ fn by_prefix<'a>(sets: impl Iterator<Item = Numbered<'a>>) -> Prefixes<InBlocks<
                     inside.any.insert(*number);
                 }
                 Some(port) => {
-                    inside.named.insert((*number, port));
+                    inside.named.insert((*number, port.clone()));
                 }
             }
         }

@@ -41,7 +41,7 @@ use super::error::OpenError;
 use super::layout::NAMESPACES;
 use super::mount::Mounted;
 use crate::node::{FarEnd, device_name};
-use crate::policy::{Compiled, LocalPod, NamespacedName, PodView};
+use crate::policy::{Compiled, LocalPod, NamespacedName, PodView, Step};
 
 /// The firewall of this node. It stays in force when this value is dropped.
 #[derive(Debug)]
@@ -55,6 +55,8 @@ pub struct Firewall {
     /// `metadata.uid` of the pods behind devices, as far as this agent has seen them.
     uids: BTreeMap<u32, String>,
     names: Names,
+    /// The addresses of nodes in the tables; `None` if the last change was not written to its end.
+    nodes: Option<BTreeSet<IpAddr>>,
     _lock: Lock,
 }
 
@@ -63,8 +65,10 @@ pub struct Firewall {
 pub struct Wanted<'a> {
     /// The tables.
     pub tables: &'a Compiled,
-    /// The tables for the step from the former ones, if these are not enough.
+    /// The tables between the former ones and these, if these are not enough.
     pub between: Option<&'a Compiled>,
+    /// What the tables differ in from the former ones, if that is known. It counts if the former ones were written.
+    pub step: Option<&'a Step>,
     /// Whether the cluster has any policy.
     pub has_policies: bool,
     /// The monotonic second, its low bits.
@@ -123,7 +127,7 @@ impl Firewall {
         let links = Links::new(root.join("links"));
         let [pods, peers, rules] = [held.pods.len(), held.peers.len(), held.rules.len()];
         info!(pods, peers, rules, "the firewall is there");
-        Ok(Self { root, programs, links, maps, held, uids: BTreeMap::new(), names, _lock: lock })
+        Ok(Self { root, programs, links, maps, held, uids: BTreeMap::new(), names, nodes: None, _lock: lock })
     }
 
     /// Attaches the programs to devices of pods that are not known yet. They are closed from then on, unless the cluster
@@ -178,11 +182,9 @@ impl Firewall {
     fn write(&mut self, wanted: &Wanted<'_>, applied: &mut Applied) -> Result<(), String> {
         let stored = self.maps.last_epoch().map_err(|error| error.to_string())?;
         let (pods, last) = self.pods(wanted, &applied.holders, stored);
-        let between = wanted
-            .between
-            .map(|between| Tables::of(between, pods.clone(), wanted.nodes, wanted.has_policies));
-        let tables = Tables::of(wanted.tables, pods, wanted.nodes, wanted.has_policies);
-        for op in self.held.changes_to(between.as_ref(), &tables) {
+        let ops = self.ops(wanted, pods);
+        self.nodes = None;
+        for op in ops {
             if let Err(error) = self.maps.apply(op) {
                 // What is written already is in force for all connections.
                 let _ = self.maps.apply(Op::Generation);
@@ -198,7 +200,20 @@ impl Firewall {
         let uids: BTreeMap<_, _> = wanted.pods.iter().map(|pod| (pod.name, pod.uid)).collect();
         let behind = |(device, name): (&u32, &NamespacedName)| Some((*device, (*uids.get(name)?).to_owned()));
         self.uids = applied.holders.pods.iter().filter_map(behind).collect();
+        self.nodes = Some(wanted.nodes.clone());
         Ok(())
+    }
+
+    /// Returns the changes to the wanted tables.
+    fn ops(&self, wanted: &Wanted<'_>, pods: BTreeMap<u32, PolicyPod>) -> Vec<Op> {
+        if let Some(step) = wanted.step
+            && self.nodes.as_ref() == Some(wanted.nodes)
+        {
+            return self.held.changes_of_step(step, wanted.tables, &pods, wanted.nodes);
+        }
+        let of = |tables, pods| Tables::of(tables, pods, wanted.nodes, wanted.has_policies);
+        let between = wanted.between.map(|between| of(between, pods.clone()));
+        self.held.changes_to(between.as_ref(), &of(wanted.tables, pods))
     }
 
     /// Returns the values of POLICY_PODS, and the last epoch that was given; `last` was the last one before.

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use proxy_common::policy::{PEER_NODE, PEER_OWN_NODE, POLICY_OPEN_UNKNOWN, PolicyPod};
 
-use crate::policy::{Compiled, PeerEntry, RuleKey};
+use crate::policy::{Compiled, PeerEntry, RuleKey, Step};
 
 /// What the maps hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -56,21 +56,12 @@ impl Tables {
         nodes: &BTreeSet<IpAddr>,
         has_policies: bool,
     ) -> Self {
-        let value = |peer: &PeerEntry| {
-            if peer.is_own_node { peer.class | PEER_OWN_NODE | PEER_NODE } else { peer.class }
-        };
         let mut peers: BTreeMap<IpNet, u32> =
             compiled.peers.iter().map(|(net, peer)| (*net, value(peer))).collect();
-        for node in nodes {
-            let around = compiled.peers.longest(*node).copied().unwrap_or_default();
-            peers.insert((*node).into(), value(&around) | PEER_NODE);
-        }
-        Self {
-            peers,
-            rules: compiled.rules.iter().copied().collect(),
-            pods,
-            flags: if has_policies { 0 } else { POLICY_OPEN_UNKNOWN },
-        }
+        let of_nodes = nodes.iter().filter_map(|node| Some(((*node).into(), peer(compiled, nodes, *node)?)));
+        peers.extend(of_nodes);
+        let flags = if has_policies { 0 } else { POLICY_OPEN_UNKNOWN };
+        Self { peers, rules: compiled.rules.iter().copied().collect(), pods, flags }
     }
 
     /// Takes over a change.
@@ -92,22 +83,9 @@ impl Tables {
     #[must_use]
     pub fn changes_to(&self, between: Option<&Self>, wanted: &Self) -> Vec<Op> {
         let step = between.unwrap_or(wanted);
-        let mut ops = Vec::new();
-        ops.extend(step.rules.difference(&self.rules).copied().map(Op::Rule));
+        let mut ops: Vec<Op> = step.rules.difference(&self.rules).copied().map(Op::Rule).collect();
         change_peers(&self.peers, &step.peers, &mut ops);
-        let closes = self.flags != wanted.flags && wanted.flags & POLICY_OPEN_UNKNOWN == 0;
-        ops.extend(closes.then_some(Op::Flags(wanted.flags)));
-        let is_new = |(device, pod): &(&u32, &PolicyPod)| self.pods.get(device) != Some(pod);
-        ops.extend(wanted.pods.iter().filter(is_new).map(|(device, pod)| Op::Pod(*device, *pod)));
-        ops.extend(
-            self.pods.keys().filter(|device| !wanted.pods.contains_key(device)).copied().map(Op::NoPod),
-        );
-        if self.flags != wanted.flags && !closes {
-            ops.push(Op::Flags(wanted.flags));
-        }
-        if !ops.is_empty() {
-            ops.push(Op::Generation);
-        }
+        self.change_pods(&wanted.pods, wanted.flags, &mut ops);
         let judged = ops.len();
         if between.is_some() {
             let known = |key: &&RuleKey| self.rules.contains(key) || step.rules.contains(key);
@@ -123,6 +101,56 @@ impl Tables {
         }
         ops
     }
+
+    /// Returns the changes to `compiled`, whose last step was this one. These tables must be of the ones before it, with the
+    /// same `nodes`.
+    #[must_use]
+    pub fn changes_of_step(
+        &self,
+        step: &Step,
+        compiled: &Compiled,
+        pods: &BTreeMap<u32, PolicyPod>,
+        nodes: &BTreeSet<IpAddr>,
+    ) -> Vec<Op> {
+        let mut ops: Vec<Op> = step.rules.iter().copied().map(Op::Rule).collect();
+        for address in &step.addresses {
+            let net = IpNet::from(*address);
+            let wanted = peer(compiled, nodes, *address);
+            if self.peers.get(&net) != wanted.as_ref() {
+                ops.push(wanted.map_or(Op::NoPeer(net), |value| Op::Peer(net, value)));
+            }
+        }
+        self.change_pods(pods, self.flags, &mut ops);
+        ops
+    }
+
+    /// Adds the changes of pods and flags, behind which all connections are judged again.
+    fn change_pods(&self, pods: &BTreeMap<u32, PolicyPod>, flags: u32, ops: &mut Vec<Op>) {
+        let closes = self.flags != flags && flags & POLICY_OPEN_UNKNOWN == 0;
+        ops.extend(closes.then_some(Op::Flags(flags)));
+        let is_new = |(device, pod): &(&u32, &PolicyPod)| self.pods.get(device) != Some(pod);
+        ops.extend(pods.iter().filter(is_new).map(|(device, pod)| Op::Pod(*device, *pod)));
+        ops.extend(self.pods.keys().filter(|device| !pods.contains_key(device)).copied().map(Op::NoPod));
+        if self.flags != flags && !closes {
+            ops.push(Op::Flags(flags));
+        }
+        if !ops.is_empty() {
+            ops.push(Op::Generation);
+        }
+    }
+}
+
+fn value(peer: &PeerEntry) -> u32 {
+    if peer.is_own_node { peer.class | PEER_OWN_NODE | PEER_NODE } else { peer.class }
+}
+
+/// Returns the value of an address; `None` if it needs no entry.
+fn peer(compiled: &Compiled, nodes: &BTreeSet<IpAddr>, address: IpAddr) -> Option<u32> {
+    if nodes.contains(&address) {
+        let around = compiled.peers.longest(address).copied().unwrap_or_default();
+        return Some(value(&around) | PEER_NODE);
+    }
+    compiled.peers.get(address.into()).map(value)
 }
 
 /// Adds the changes of peers. A longer prefix is written before one around it, so that no address has the value of the

@@ -28,10 +28,14 @@ impl World {
         let site = Site { node: "node-1".to_owned(), addresses: ["10.1.0.1".parse().unwrap()].into() };
         let mut world = Self { index: Index::default(), site };
         for pod in pods {
-            let pod = Box::new(serde_json::from_value(pod.clone()).unwrap());
-            world.index.apply(Change::Upsert { object: Object::Pod(pod), file: None });
+            world.tell_pod(pod);
         }
         world
+    }
+
+    fn tell_pod(&mut self, pod: &Value) {
+        let pod = Box::new(serde_json::from_value(pod.clone()).unwrap());
+        self.index.apply(Change::Upsert { object: Object::Pod(pod), file: None });
     }
 
     fn tell(&mut self, policy: &Value) {
@@ -182,4 +186,41 @@ fn a_node_keeps_the_class_of_the_block_around_it_and_counts_as_a_node() {
     assert_eq!(value("172.30.0.12/32"), class | PEER_NODE);
     assert_eq!(value("192.0.2.9/32"), PEER_NODE);
     assert_eq!(value("10.1.0.1/32"), PEER_NODE | PEER_OWN_NODE, "the node itself");
+}
+
+#[test]
+fn a_step_ends_in_the_same_entries_as_all_tables_do() {
+    let mut world = World::new(&[pod("web", "web", "10.1.0.2"), pod("a", "a", "10.1.0.3")]);
+    world.tell(&policy("p", "a", 80));
+    world.tell(&policy("q", "b", 81));
+    let mut compiled = world.index.compile(&world.site);
+    drop(world.index.take_changes());
+    let nodes: BTreeSet<IpAddr> = ["10.1.0.1", "10.1.0.9"].map(|text| text.parse().unwrap()).into();
+    let of = |compiled: &Compiled, pods: &BTreeMap<u32, PolicyPod>| {
+        Tables::of(compiled, pods.clone(), &nodes, true)
+    };
+    let pods = |epoch: u32| BTreeMap::from([(DEVICE, PolicyPod { epoch, ..PolicyPod::default() })]);
+    let mut held = of(&compiled, &pods(1));
+    let changes = [
+        // The first pod of its kind has a new class with rules.
+        (pod("b", "b", "10.1.0.4"), pods(1)),
+        (pod("b", "b", "10.1.0.5"), pods(2)),
+        // An address of a node stays one.
+        (pod("a", "a", "10.1.0.9"), pods(2)),
+        (pod("a", "none", "10.1.0.9"), BTreeMap::new()),
+    ];
+    for (number, (changed, pods)) in changes.into_iter().enumerate() {
+        world.tell_pod(&changed);
+        let changes = world.index.take_changes();
+        let step = world.index.step(&world.site, &mut compiled, &changes).unwrap();
+        let ops = held.changes_of_step(&step, &compiled, &pods, &nodes);
+        assert_eq!(ops.last(), Some(&Op::Generation), "{number}");
+        assert_eq!(number == 0, ops.iter().any(|op| matches!(op, Op::Rule(_))), "{ops:?}");
+        for op in ops {
+            held.apply(op);
+        }
+        assert_eq!(held, of(&compiled, &pods), "{number}");
+    }
+    let none = Step::default();
+    assert!(held.changes_of_step(&none, &compiled, &BTreeMap::new(), &nodes).is_empty());
 }
