@@ -44,7 +44,11 @@ pub fn start(
     mut stopped: watch::Receiver<()>,
     statuses: Statuses,
 ) -> JoinHandle<()> {
-    let wanted = FirewallSettings { bpffs: settings.bpffs.clone(), node: settings.model.node_name.clone() };
+    let wanted = FirewallSettings {
+        bpffs: settings.bpffs.clone(),
+        node: settings.model.node_name.clone(),
+        pod_interfaces: settings.pod_interfaces.clone(),
+    };
     let Some(events) = policies else {
         return spawn_blocking(move || match remove(&wanted.bpffs) {
             Ok(removed) if removed.is_empty() => {}

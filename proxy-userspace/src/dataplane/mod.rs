@@ -6,6 +6,7 @@ pub mod fake;
 pub mod growing;
 pub mod ipvs;
 pub mod kernel_rules;
+pub mod netlink;
 mod settings;
 
 use std::collections::BTreeSet;

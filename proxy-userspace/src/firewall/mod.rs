@@ -23,7 +23,7 @@ use tell::Teller;
 
 use crate::dataplane::Mode;
 use crate::dataplane::ebpf::firewall::{Applied, Firewall, Holders, Wanted};
-use crate::node::{AttachTarget, FarEnd, Hook, PodDevices, Topology, device_name};
+use crate::node::{AttachTarget, DevicePattern, FarEnd, Hook, PodDevices, Topology, device_name};
 use crate::policy::{Changes, Compiled, Index, LocalPod, Problem, Site};
 use crate::source::{PolicyBatch, PolicyEvent};
 
@@ -34,6 +34,8 @@ pub struct FirewallSettings {
     pub bpffs: PathBuf,
     /// The name of this node.
     pub node: String,
+    /// The names of the devices of pods.
+    pub pod_interfaces: Vec<DevicePattern>,
 }
 
 /// What the firewall follows.
@@ -81,7 +83,8 @@ pub async fn keep_firewall(
         return;
     }
     let (firewall, pod_devices) = loop {
-        let opened = Firewall::open(&settings.bpffs).map_err(|error| error.to_string());
+        let opened =
+            Firewall::open(&settings.bpffs, &settings.pod_interfaces).map_err(|error| error.to_string());
         match opened.and_then(|firewall| Ok((firewall, PodDevices::open().map_err(|e| e.to_string())?))) {
             Ok(opened) => break opened,
             Err(error) => {
@@ -103,7 +106,7 @@ pub async fn keep_firewall(
         steps: 0,
         devices: BTreeSet::new(),
         ends: BTreeMap::new(),
-        aside: BTreeSet::new(),
+        holders: Holders::default(),
         is_settled: false,
         warned: BTreeSet::new(),
         teller: Teller::new(problems),
@@ -129,8 +132,8 @@ struct Keeper {
     devices: BTreeSet<u32>,
     /// Their other ends, as they were looked at last.
     ends: BTreeMap<u32, FarEnd>,
-    /// Those that are no pod's business.
-    aside: BTreeSet<u32>,
+    /// The pods behind them.
+    holders: Holders,
     /// Whether each device had its pod, and each pod its device.
     is_settled: bool,
     /// What was warned of.
@@ -209,16 +212,19 @@ impl Keeper {
             return;
         }
         // A look that fails is repeated by the refresh.
-        let ends = self.pod_devices.look(&all).await.unwrap_or_default();
+        let Ok(ends) = self.pod_devices.look(&all).await else { return };
         // A second network of a pod that is known already is none of the firewall's. The agent may be a new one.
         let known = self.firewall.known();
         let namespaces: BTreeSet<i32> =
             known.iter().filter_map(|device| Some(ends.get(device)?.namespace)).collect();
         let is_second =
             |device: &u32, end: &FarEnd| !known.contains(device) && namespaces.contains(&end.namespace);
-        let new =
-            ends.iter().filter(|(device, end)| !self.devices.contains(device) && !is_second(device, end));
-        for failure in self.firewall.guard(&new.map(|(device, _)| *device).collect()) {
+        let new: BTreeSet<u32> = ends
+            .iter()
+            .filter(|(device, end)| !self.devices.contains(device) && !is_second(device, end))
+            .map(|(device, _)| *device)
+            .collect();
+        for failure in self.firewall.guard(&new, &all.difference(&new).copied().collect()) {
             warn!(problem = failure, "the firewall");
         }
     }
@@ -227,8 +233,7 @@ impl Keeper {
     async fn refresh(&mut self, network: &Topology, of_nodes: BTreeSet<IpAddr>) -> bool {
         let mut failures = self.look(network).await;
         if !self.is_stale {
-            let guarded = self.ends.keys().filter(|device| !self.aside.contains(device)).copied().collect();
-            failures.extend(self.firewall.attach(&guarded, &self.aside));
+            failures.extend(self.firewall.attach(&self.holders.devices(&self.ends, &self.others(network))));
             self.teller.tell(&self.index, Instant::now());
             let is_well = failures.is_empty();
             if !is_well {
@@ -256,6 +261,7 @@ impl Keeper {
         let pods: Vec<LocalPod<'_>> =
             self.index.local_pods(&site.node).filter(|pod| !pod.addresses.is_empty()).collect();
         let views = self.index.pods_of_node(&site.node).map(|pod| (pod.name, pod)).collect();
+        let others = self.others(network);
         let mut applied = self.firewall.apply(&Wanted {
             tables: next.as_ref().unwrap_or(&self.compiled),
             between: between.as_ref(),
@@ -263,6 +269,7 @@ impl Keeper {
             has_policies: self.index.has_policies(),
             now: now(),
             devices: &self.ends,
+            others: &others,
             pods: &pods,
             nodes: &nodes,
             views: &views,
@@ -273,7 +280,7 @@ impl Keeper {
         if applied.writes > 0 {
             debug!(writes = applied.writes, pods = behind.len(), unknown, "the firewall has changed");
         }
-        self.aside.clone_from(aside);
+        self.holders.clone_from(&applied.holders);
         applied.failures.extend(failures);
         self.statuses.publish(FirewallStatus::of(&self.firewall, &applied, unknown, &self.index));
         self.teller.tell(&self.index, Instant::now());
@@ -311,6 +318,13 @@ impl Keeper {
         };
         self.is_stale |= self.ends != before;
         failed.into_iter().collect()
+    }
+
+    /// Returns the devices that are no pods', among those that were looked at.
+    fn others(&self, network: &Topology) -> BTreeSet<u32> {
+        let of_pods = pod_devices(network);
+        let others = network.devices.keys().filter(|device| !of_pods.contains(device));
+        others.chain(self.devices.iter().filter(|device| !self.ends.contains_key(device))).copied().collect()
     }
 
     /// Logs what a person should see, once.

@@ -36,6 +36,16 @@ impl DevicePattern {
         }
         true
     }
+    /// Returns the first bytes of matching names, with the zero behind a whole name; `None` if a `*` is not at the end.
+    #[must_use]
+    pub fn beginning(&self) -> Option<Vec<u8>> {
+        match self.0.trim_end_matches('*') {
+            rest if rest.contains('*') => None,
+            whole if whole == self.0 => Some(whole.bytes().chain([0]).collect()),
+            rest => Some(rest.as_bytes().to_vec()),
+        }
+    }
+
     /// Returns the default patterns: the names that common network plugins give to the host's end of a pod's
     /// device.
     #[must_use]
@@ -71,6 +81,18 @@ mod tests {
             assert!(parsed.matches(matching), "{pattern} {matching}");
             assert!(other == "-" || !parsed.matches(other), "{pattern} {other}");
         }
+    }
+
+    #[test]
+    fn a_star_at_the_end_leaves_the_beginning_of_names() {
+        for (pattern, beginning) in
+            [("veth*", Some("veth")), ("cni0", Some("cni0\0")), ("*", Some("")), ("a**", Some("a"))]
+        {
+            let bytes = DevicePattern::new(pattern).unwrap().beginning();
+            assert_eq!(bytes.as_deref(), beginning.map(str::as_bytes), "{pattern}");
+        }
+        assert_eq!(DevicePattern::new("a*b").unwrap().beginning(), None);
+        assert_eq!(DevicePattern::new("a*b*").unwrap().beginning(), None);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use self::walk::{Fate, Place, walk};
 use super::finding::{Outcome, faults_or};
 use super::running::Endpoint;
 use super::{Facts, Finding, Known};
-use crate::dataplane::ipvs::nftables::{self, Ruleset};
+use crate::dataplane::netlink::nftables::{self, Ruleset};
 
 /// `NF_INET_*`
 const PRE_ROUTING: u32 = 0;

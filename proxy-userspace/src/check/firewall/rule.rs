@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use super::packet::{Bytes, Packet, put};
-use crate::dataplane::ipvs::nftables::{Element, Expression, Rule, Set, Verdict};
+use crate::dataplane::netlink::nftables::{Element, Expression, Rule, Set, Verdict};
 
 /// The length of the register file in bytes.
 const REGISTERS: usize = 80;

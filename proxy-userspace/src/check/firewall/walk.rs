@@ -2,7 +2,7 @@
 
 use super::packet::Packet;
 use super::rule::{Truth, apply};
-use crate::dataplane::ipvs::nftables::{Chain, Ruleset, Set, Verdict};
+use crate::dataplane::netlink::nftables::{Chain, Ruleset, Set, Verdict};
 
 /// The depth of jumps that is followed; the kernel's limit (NFT_JUMP_STACK_SIZE).
 const DEPTH: usize = 16;

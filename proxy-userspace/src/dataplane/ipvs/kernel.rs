@@ -8,13 +8,14 @@ use ipnet::IpNet;
 use tracing::{info, warn};
 
 use super::error::OpenError;
-use super::netlink::{Device, Generation, Ipvs, Kind};
+use super::netlink::{Device, Ipvs, Kind};
 use super::nft::{self, Extent, Layout, NftError};
 use super::plan::{self, Op};
 use super::state::{Connections, Member, State, Virtual};
 use super::tunnel::{Tunnel, tunnels};
 use super::{DEVICE, Settings, Timeouts};
 use crate::dataplane::ipvs::state::{Scheduling, Server};
+use crate::dataplane::netlink::Generation;
 use crate::model::{Family, Protocol, Scheduler};
 
 /// The place of the probe. It is a documentation address (RFC 5737), which no Service has.

@@ -5,7 +5,7 @@
 use std::fs;
 use std::process::{Command, Stdio};
 
-use super::netlink::Generation;
+use crate::dataplane::netlink::Generation;
 use crate::model::Family;
 
 const TABLE: &str = "kube-proxy";

@@ -29,7 +29,6 @@ use tracing::{debug, warn};
 pub use cleanup::{Cleaned, check_unused, cleanup};
 pub use error::OpenError;
 pub use kube_proxy::traces as traces_of_kube_proxy;
-pub use netlink::nftables;
 pub use nft::NftError;
 pub use plan::{Masquerade, Rules};
 pub use retreat::{Left, Retreat, is_here};

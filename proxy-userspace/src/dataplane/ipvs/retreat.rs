@@ -11,11 +11,11 @@ use std::os::unix::net::UnixListener;
 use tracing::{debug, warn};
 
 use super::kernel::Kernel;
-use super::netlink::Generation;
 use super::plan::{Kernel as _, Op};
 use super::state::{Connections, Server, Set, State, Virtual};
 use super::{OpenError, Settings, lock, nft};
 use crate::dataplane::Mark;
+use crate::dataplane::netlink::Generation;
 use crate::model::Protocol;
 
 /// Whether an earlier agent left IPVS serving in this network namespace.

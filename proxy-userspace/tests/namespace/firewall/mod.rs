@@ -5,4 +5,5 @@ mod connections;
 mod devices;
 mod services;
 mod truth;
+mod unattended;
 mod views;

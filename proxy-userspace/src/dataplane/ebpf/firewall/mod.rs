@@ -7,6 +7,7 @@ mod events;
 mod links;
 mod maps;
 mod names;
+mod new_devices;
 mod paths;
 mod plan;
 mod pods;
@@ -19,9 +20,9 @@ use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use proxy_common::policy::{LENIENT_SECONDS, NOT_ISOLATED, PolicyName, PolicyPod};
+use proxy_common::policy::{LENIENT_SECONDS, NOT_ISOLATED, POLICY_OPEN_UNKNOWN, PolicyName, PolicyPod};
 use proxy_common::{Addr4, Addr6, Address};
-use tracing::info;
+use tracing::{info, warn};
 
 pub use events::{DropRecorder, RecordedDrops};
 pub use maps::Judged;
@@ -32,6 +33,7 @@ pub use read::{DeviceView, FirewallView, LocalNames, PinnedFirewall, PodOnDevice
 use self::links::Links;
 use self::maps::{Maps, addresses_of};
 use self::names::Names;
+use self::new_devices::NewDevices;
 use self::paths::{maps_of, root, top};
 use self::plan::{Op, Tables};
 use self::programs::Programs;
@@ -40,7 +42,7 @@ use super::capability;
 use super::error::OpenError;
 use super::layout::NAMESPACES;
 use super::mount::Mounted;
-use crate::node::{FarEnd, device_name};
+use crate::node::{DevicePattern, FarEnd, device_name};
 use crate::policy::{Compiled, LocalPod, NamespacedName, PodView, Step};
 
 /// The firewall of this node. It stays in force when this value is dropped.
@@ -57,6 +59,8 @@ pub struct Firewall {
     names: Names,
     /// The addresses of nodes in the tables; `None` if the last change was not written to its end.
     nodes: Option<BTreeSet<IpAddr>>,
+    /// None if the kernel has no nftables.
+    new_devices: Option<NewDevices>,
     _lock: Lock,
 }
 
@@ -75,12 +79,25 @@ pub struct Wanted<'a> {
     pub now: u32,
     /// The devices of pods, with what is at their other ends.
     pub devices: &'a BTreeMap<u32, FarEnd>,
+    /// Devices that are no pods'.
+    pub others: &'a BTreeSet<u32>,
     /// The pods of this node.
     pub pods: &'a [LocalPod<'a>],
     /// The addresses of all nodes, and this node's link-local ones.
     pub nodes: &'a BTreeSet<IpAddr>,
     /// The same pods with their policies, for people.
     pub views: &'a BTreeMap<&'a NamespacedName, PodView<'a>>,
+}
+
+/// The devices of this node, by what the firewall does with them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Devices {
+    /// Those of pods, which have the programs.
+    pub guarded: BTreeSet<u32>,
+    /// Those of pods that are none of the firewall's: they are detached from.
+    pub aside: BTreeSet<u32>,
+    /// The others that were looked at.
+    pub others: BTreeSet<u32>,
 }
 
 /// What has become of a call of [`Firewall::apply`].
@@ -106,8 +123,8 @@ impl Applied {
 }
 
 impl Firewall {
-    /// Opens the firewall, or takes over that of an earlier agent.
-    pub fn open(bpffs: &Path) -> Result<Self, OpenError> {
+    /// Opens the firewall, or takes over that of an earlier agent. New devices with one of these names are closed.
+    pub fn open(bpffs: &Path, names_of_devices: &[DevicePattern]) -> Result<Self, OpenError> {
         capability::check()?;
         Mounted::at(bpffs)?.keep();
         let root = root(bpffs);
@@ -125,20 +142,40 @@ impl Firewall {
         let held = maps.read()?;
         let names = Names::open(&maps_of(&root))?;
         let links = Links::new(root.join("links"));
+        let new_devices = NewDevices::open(names_of_devices);
+        if let Err(error) = &new_devices {
+            warn!(%error, "new devices are open until they have their programs: the kernel has no nftables");
+        }
         let [pods, peers, rules] = [held.pods.len(), held.peers.len(), held.rules.len()];
         info!(pods, peers, rules, "the firewall is there");
-        Ok(Self { root, programs, links, maps, held, uids: BTreeMap::new(), names, nodes: None, _lock: lock })
+        Ok(Self {
+            root,
+            programs,
+            links,
+            maps,
+            held,
+            uids: BTreeMap::new(),
+            names,
+            nodes: None,
+            new_devices: new_devices.ok(),
+            _lock: lock,
+        })
     }
 
     /// Attaches the programs to devices of pods that are not known yet. They are closed from then on, unless the cluster
-    /// has no policy.
+    /// has no policy. The others pass without.
     ///
     /// It does nothing before the first tables were written: then, the pods are older than the firewall.
-    pub fn guard(&self, devices: &BTreeSet<u32>) -> Vec<String> {
+    pub fn guard(&mut self, devices: &BTreeSet<u32>, others: &BTreeSet<u32>) -> Vec<String> {
         if !self.maps.last_epoch().is_ok_and(|last| last > 0) {
             return Vec::new();
         }
-        self.links.attach_all(devices, &self.programs).into_iter().map(explain).collect()
+        let failures = self.links.attach_all(devices, &self.programs);
+        if let Some(new_devices) = &mut self.new_devices {
+            let failed: BTreeSet<u32> = failures.iter().map(|(device, _)| *device).collect();
+            new_devices.pass(&devices.difference(&failed).chain(others).copied().collect());
+        }
+        failures.into_iter().map(explain).collect()
     }
 
     /// Brings the firewall to these tables and devices.
@@ -157,20 +194,27 @@ impl Firewall {
             Err(failure) => applied.failures.push(failure),
         }
         applied.count(self.names.retain(&names));
-        let Holders { aside, .. } = &applied.holders;
-        let devices: BTreeSet<u32> =
-            wanted.devices.keys().filter(|device| !aside.contains(device)).copied().collect();
-        let failures = self.attach(&devices, aside);
+        let failures = self.attach(&applied.holders.devices(wanted.devices, wanted.others));
         applied.failures.extend(failures);
         applied
     }
 
-    /// Attaches the programs to these devices, and detaches them from those that are gone or in `aside`.
-    pub fn attach(&self, devices: &BTreeSet<u32>, aside: &BTreeSet<u32>) -> Vec<String> {
-        let mut failures: Vec<String> = match self.links.sync(devices, aside, &self.programs) {
-            Ok(failures) => failures.into_iter().map(explain).collect(),
+    /// Attaches the programs to devices, and detaches them from those that are gone or set aside. New devices are closed until
+    /// they are among these.
+    pub fn attach(&mut self, devices: &Devices) -> Vec<String> {
+        let Devices { guarded, aside, others } = devices;
+        let mut passing: BTreeSet<u32> = guarded | &(aside | others);
+        let mut failures: Vec<String> = match self.links.sync(guarded, aside, &self.programs) {
+            Ok(failures) => {
+                passing.retain(|device| failures.iter().all(|(failed, _)| failed != device));
+                failures.into_iter().map(explain).collect()
+            }
             Err(error) => vec![error.to_string()],
         };
+        if let Some(new_devices) = &mut self.new_devices {
+            let is_open = self.held.flags & POLICY_OPEN_UNKNOWN != 0;
+            failures.extend(if is_open { new_devices.open_all() } else { new_devices.close(&passing) });
+        }
         if failures.is_empty() {
             let removed = programs::remove_former(&self.root.join("programs"));
             failures.extend(removed.err().map(|error| error.to_string()));
@@ -287,6 +331,7 @@ pub fn remove(bpffs: &Path) -> Result<Vec<PathBuf>, OpenError> {
         return Ok(removed);
     }
     let _lock = bpffs::lock(&top)?;
+    new_devices::remove().map_err(|error| OpenError::File { path: top.clone(), error })?;
     for root in entries(&top)? {
         Links::remove_all(&root.join("links"))?;
     }

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use super::Devices;
 use crate::node::FarEnd;
 use crate::policy::{LocalPod, NamespacedName};
 
@@ -82,6 +83,14 @@ impl Holders {
         };
         found.aside = devices.iter().filter(is_second).map(|(device, _)| *device).collect();
         found
+    }
+}
+
+impl Holders {
+    /// Returns what is to be done with these devices of pods, and with others.
+    pub fn devices(&self, ends: &BTreeMap<u32, FarEnd>, others: &BTreeSet<u32>) -> Devices {
+        let guarded = ends.keys().filter(|device| !self.aside.contains(device)).copied().collect();
+        Devices { guarded, aside: self.aside.clone(), others: others.clone() }
     }
 }
 

@@ -16,8 +16,8 @@ use netlink_packet_route::link::{
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 
-use super::Channel;
 use crate::dataplane::ipvs::DEVICE;
+use crate::dataplane::netlink::Channel;
 use crate::model::Family;
 use crate::node::TUNNELS;
 

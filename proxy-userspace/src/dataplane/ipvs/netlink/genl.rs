@@ -9,10 +9,10 @@ use netlink_packet_generic::ctrl::{GenlCtrl, GenlCtrlCmd};
 use netlink_packet_generic::{GenlFamily, GenlMessage};
 use netlink_sys::protocols::NETLINK_GENERIC;
 
-use super::Channel;
 use super::message::{Command, Message};
 use crate::dataplane::ipvs::Timeouts;
 use crate::dataplane::ipvs::state::{Connections, Scheduling, Server, Traffic, Virtual};
+use crate::dataplane::netlink::Channel;
 
 /// The IPVS of this network namespace.
 #[derive(Debug)]

@@ -9,9 +9,9 @@ use netlink_packet_core::{
 };
 use netlink_packet_generic::{GenlFamily, GenlHeader};
 
-use super::attribute::{self, Attributes};
 use crate::dataplane::ipvs::Timeouts;
 use crate::dataplane::ipvs::state::{Connections, Scheduling, Server, Traffic, Virtual};
+use crate::dataplane::netlink::attribute::{self, Attributes};
 use crate::model::{Family, Protocol};
 
 const VERSION: u8 = 1;

@@ -2,7 +2,7 @@
 
 use netlink_packet_core::DecodeError;
 
-use crate::dataplane::ipvs::netlink::attribute::Attributes;
+use crate::dataplane::netlink::attribute::Attributes;
 
 /// An expression. A register is the offset of its first byte in the register file.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,6 +10,8 @@ use super::attribute::Attributes;
 pub const NFTABLES: u16 = 10 << 8;
 /// `NFT_MSG_GETCHAIN`.
 pub const GET_CHAIN: u16 = NFTABLES | 4;
+/// `NFNL_MSG_BATCH_BEGIN` and `NFNL_MSG_BATCH_END`.
+const BATCH: [u16; 2] = [0x10, 0x11];
 /// The length of `struct nfgenmsg` in bytes. It begins with the family.
 const HEADER: usize = 4;
 
@@ -28,6 +30,12 @@ impl Message {
         header.copy_from_slice(&[family, 0, 0, 0]);
         attributes.emit(rest);
         Self { kind, bytes }
+    }
+
+    /// Returns the messages around a transaction of nftables.
+    pub fn frame() -> [Self; 2] {
+        // The resource is the subsystem, in network byte order.
+        BATCH.map(|kind| Self { kind, bytes: vec![0, 0, 0, (NFTABLES >> 8).to_be_bytes()[1]] })
     }
 
     /// Returns the family.

@@ -93,7 +93,7 @@ impl Channel {
         self.socket.send(&bytes, 0)?;
         loop {
             self.receive()?;
-            for message in messages::<M>(&self.received) {
+            for message in messages_in::<M>(&self.received) {
                 let message = message?;
                 let index = message.header.sequence_number.wrapping_sub(first) as usize;
                 let NetlinkPayload::Error(error) = message.payload else { continue };
@@ -102,6 +102,42 @@ impl Channel {
                 }
                 if index == last {
                     return Ok(outcomes);
+                }
+            }
+        }
+    }
+
+    /// Sends requests that the kernel carries out all or not at all, between the two messages of `frame`. Each request has
+    /// its flags.
+    pub fn transact<M>(&mut self, frame: [M; 2], messages: Vec<(M, u16)>) -> io::Result<()>
+    where
+        M: NetlinkSerializable + NetlinkDeserializable + Debug,
+    {
+        let ([begin, end], mut bytes) = (frame, Vec::new());
+        self.encode(&mut bytes, begin, 0);
+        let (first, last) = (self.sequence, messages.len().saturating_sub(1));
+        for (index, (message, flags)) in messages.into_iter().enumerate() {
+            self.encode(&mut bytes, message, if index == last { NLM_F_ACK | flags } else { flags });
+        }
+        let last = self.sequence;
+        self.encode(&mut bytes, end, 0);
+        self.socket.send(&bytes, 0)?;
+        let mut outcome = Ok(());
+        loop {
+            self.receive()?;
+            for message in messages_in::<M>(&self.received) {
+                let message = message?;
+                let NetlinkPayload::Error(error) = message.payload else { continue };
+                let number = message.header.sequence_number;
+                if number.wrapping_sub(first) > last.wrapping_sub(first) {
+                    continue;
+                }
+                if let (true, Some(code)) = (outcome.is_ok(), error.code) {
+                    outcome = Err(io::Error::from_raw_os_error(code.get().saturating_neg()));
+                }
+                // A failure of the whole has the number of its beginning.
+                if number == last || number == first {
+                    return outcome;
                 }
             }
         }
@@ -160,7 +196,7 @@ fn read<M>(datagram: &[u8], sequence: u32, answers: &mut Vec<M>) -> io::Result<P
 where
     M: NetlinkDeserializable + Debug,
 {
-    for message in messages::<M>(datagram) {
+    for message in messages_in::<M>(datagram) {
         let message = message?;
         if message.header.sequence_number != sequence {
             continue;
@@ -182,7 +218,7 @@ where
 }
 
 /// Returns the messages of one datagram. A malformed message is the last.
-fn messages<M>(datagram: &[u8]) -> impl Iterator<Item = io::Result<NetlinkMessage<M>>>
+fn messages_in<M>(datagram: &[u8]) -> impl Iterator<Item = io::Result<NetlinkMessage<M>>>
 where
     M: NetlinkDeserializable + Debug,
 {

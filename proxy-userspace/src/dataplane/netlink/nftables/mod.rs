@@ -1,6 +1,7 @@
 //! All rules of nftables in this network namespace, those of iptables-nft included. No program is run.
 
 mod expression;
+mod transaction;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,6 +15,7 @@ use super::nfnetlink::{GET_CHAIN, Message, NFTABLES};
 use expression::data;
 
 pub use expression::{Expression, Verdict};
+pub use transaction::{BRIDGE, INET, Term, Transaction};
 
 // Requests of `enum nf_tables_msg_types`.
 const GET_RULE: u16 = NFTABLES | 7;
@@ -138,6 +140,20 @@ pub fn ruleset() -> io::Result<Ruleset> {
         ruleset.sets.insert((table, name), set);
     }
     Ok(ruleset)
+}
+
+/// Reads the elements of one set; `None` if it does not exist.
+pub fn elements(channel: &mut Channel, table: &Table, set: &str) -> io::Result<Option<Vec<Element>>> {
+    let names = [attribute::text(1, &table.name), attribute::text(2, set)];
+    let answers = match channel.dump(Message::new(GET_SET_ELEMENTS, table.family, &names)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        answers => answers?,
+    };
+    let mut elements = Vec::new();
+    for answer in answers {
+        elements.extend(answer.elements().map_err(|error| malformed(&error))?);
+    }
+    Ok(Some(elements))
 }
 
 impl Message {

@@ -25,6 +25,15 @@ pub fn u32(kind: u16, value: u32) -> DefaultNla {
     DefaultNla::new(kind, value.to_ne_bytes().to_vec())
 }
 
+/// Returns a number in network byte order.
+pub fn be32(kind: u16, value: u32) -> DefaultNla {
+    DefaultNla::new(kind, value.to_be_bytes().to_vec())
+}
+
+pub fn bytes(kind: u16, value: &[u8]) -> DefaultNla {
+    DefaultNla::new(kind, value.to_vec())
+}
+
 pub fn text(kind: u16, value: &str) -> DefaultNla {
     DefaultNla::new(kind, value.bytes().chain([0]).collect())
 }

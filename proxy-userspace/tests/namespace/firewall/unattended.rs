@@ -1,0 +1,198 @@
+//! Pods that start while no agent runs.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use ipnet::IpNet;
+use millrace_lab::cluster::TARGET_PORT;
+use millrace_lab::net::{Namespace, Netlink};
+use millrace_lab::process::run;
+use millrace_lab::topology::{Dual, Family};
+use serde_json::{Value, json};
+use tokio::net::UdpSocket;
+use tokio::time::timeout;
+
+use super::bench::{Guarded, LIMIT, ask_all, judge, wait_until_answer};
+
+/// A pod that a CNI makes on node 1.
+struct NewPod {
+    namespace: Namespace,
+    addresses: Dual,
+}
+
+impl NewPod {
+    /// Makes the pod, on the node's bridge.
+    fn make(guarded: &Guarded, host: u8) -> Result<Self> {
+        let neighbour = guarded.addresses("pod-1a")?;
+        let addresses = with_host(neighbour, host);
+        let namespace = Namespace::create(&format!("new-{host}"))?;
+        let (device, file) = (format!("veth-new{host}"), namespace.file()?);
+        guarded.cluster.bed().node(1)?.namespace().run(async move || {
+            let netlink = Netlink::open()?;
+            netlink.add_veth(&device, "eth0", &file).await?;
+            netlink.add_port("cni0", &device).await?;
+            netlink.set_up(&device).await
+        })?;
+        namespace.run(async move || {
+            let netlink = Netlink::open()?;
+            for address in addresses.both() {
+                let prefix = if address.is_ipv4() { 24 } else { 64 };
+                netlink.add_address("eth0", IpNet::new(address, prefix)?).await?;
+            }
+            netlink.set_up("eth0").await
+        })?;
+        Ok(Self { namespace, addresses })
+    }
+
+    /// Returns the pod's object.
+    fn object(&self, name: &str) -> Value {
+        let addresses: Vec<Value> = self.addresses.both().iter().map(|ip| json!({"ip": ip})).collect();
+        json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"namespace": "shop", "name": name, "uid": name, "labels": {"app": "new"}},
+            "spec": {"nodeName": "node1", "containers": [{"name": "main", "image": "x"}]},
+            "status": {"phase": "Running", "podIPs": addresses}})
+    }
+}
+
+/// Returns the addresses of another host in the same networks.
+fn with_host(of: Dual, host: u8) -> Dual {
+    let ([a, b, c, _], mut segments) = (of.v4.octets(), of.v6.segments());
+    segments[7] = host.into();
+    Dual { v4: [a, b, c, host].into(), v6: segments.into() }
+}
+
+/// Returns what a program prints.
+fn output(namespace: &Namespace, words: &[&str]) -> Result<String> {
+    let output = run(namespace, words)?;
+    ensure!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// Returns whether the rules for new devices are there, for packets on bridges and for routed ones.
+fn has_rules(guarded: &Guarded) -> Result<bool> {
+    let node = guarded.cluster.bed().node(1)?.namespace();
+    let listed = output(node, &["nft", "list", "tables"])?;
+    let has = |family: &str| listed.contains(&format!("table {family} millrace-firewall"));
+    ensure!(has("bridge") == has("inet"), "{listed}");
+    Ok(has("inet"))
+}
+
+fn wait_for_rules(guarded: &Guarded, wanted: bool) -> Result<()> {
+    let begun = Instant::now();
+    while has_rules(guarded)? != wanted {
+        if begun.elapsed() > LIMIT {
+            bail!("the rules are {}there after {LIMIT:?}", if wanted { "not " } else { "" });
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_pod_that_starts_while_no_agent_runs_is_closed_until_one_does() -> Result<()> {
+    let mut guarded = Guarded::start(1, 2, &[])?;
+    guarded.put_policies(&[("p", json!({"podSelector": {"matchLabels": {"app": "nobody"}}}))])?;
+    wait_for_rules(&guarded, true)?;
+    guarded.cluster.take_agent(1)?.kill()?;
+    let new = NewPod::make(&guarded, 200)?;
+    let mut questions = guarded.ask_pod("pod-1a", "pod-1b", true)?;
+    questions.extend(ask_all(
+        &new.namespace,
+        "new to pod-1a",
+        guarded.addresses("pod-1a")?,
+        TARGET_PORT,
+        false,
+    ));
+    let gateway = with_host(guarded.addresses("pod-1a")?, 1);
+    questions.extend(ask_all(&new.namespace, "new to its node", gateway, TARGET_PORT, false));
+    judge(questions)?;
+    // Nothing comes to it either.
+    for family in Family::ALL {
+        let address = new.addresses.of(family);
+        let heard = new.namespace.spawn(async move || {
+            let socket = UdpSocket::bind(SocketAddr::new(address, 9999)).await?;
+            Ok(timeout(Duration::from_secs(2), socket.recv_from(&mut [0; 64])).await.is_ok())
+        });
+        let mac = new.namespace.run(async || Netlink::open()?.mac_of("eth0").await)?;
+        guarded.pod("pod-1a")?.run(async move || {
+            // No answer to a question for it would come. But MAC addresses of some CNIs are made of the pod's address.
+            Netlink::open()?.add_neighbour("eth0", address, mac.into()).await?;
+            let socket = UdpSocket::bind(if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }).await?;
+            for _ in 0..10 {
+                socket.send_to(b"in", SocketAddr::new(address, 9999)).await?;
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            Ok(())
+        })?;
+        ensure!(!heard.join_within(LIMIT)?, "{family}: a datagram came through");
+    }
+    // The next agent takes it over.
+    guarded.cluster.manifests().put("new.yaml", &new.object("new").to_string())?;
+    guarded.cluster.start_agent_with(1, &["--network-policy", "on"])?;
+    let target = SocketAddr::new(guarded.addresses("pod-1a")?.of(Family::V4), TARGET_PORT);
+    wait_until_answer(&new.namespace, target, true)?;
+    judge(ask_all(&new.namespace, "new to pod-1a", guarded.addresses("pod-1a")?, TARGET_PORT, true))
+}
+
+#[test]
+fn the_rules_for_new_devices_come_with_the_first_policy_and_go_with_the_last_one() -> Result<()> {
+    let guarded = Guarded::start(1, 2, &[])?;
+    judge(guarded.ask_pod("pod-1a", "pod-1b", true)?)?;
+    ensure!(!has_rules(&guarded)?, "the cluster has no policy");
+    guarded.put_policies(&[("p", json!({"podSelector": {"matchLabels": {"app": "nobody"}}}))])?;
+    wait_for_rules(&guarded, true)?;
+    // Somebody removes all rules of nftables, as services of some distributions do.
+    let node = guarded.cluster.bed().node(1)?.namespace();
+    output(node, &["nft", "flush", "ruleset"])?;
+    wait_for_rules(&guarded, true)?;
+    let mut questions = guarded.ask_pod("pod-1a", "pod-1b", true)?;
+    questions.extend(guarded.ask_pod("pod-1b", "pod-1a", true)?);
+    judge(questions)?;
+    let listed = output(node, &["nft", "list", "table", "bridge", "millrace-firewall"])?;
+    let drops = listed.lines().filter(|line| line.contains("veth") && line.trim_end().ends_with("drop"));
+    ensure!(drops.clone().count() > 1 && drops.clone().all(|line| line.contains("packets 0")), "{listed}");
+    guarded.put_policies(&[])?;
+    wait_for_rules(&guarded, false)
+}
+
+/// The device of a pod that a CNI routes to, without a bridge.
+#[test]
+fn a_routed_pod_that_starts_while_no_agent_runs_is_closed() -> Result<()> {
+    let mut guarded = Guarded::start(1, 1, &[])?;
+    guarded.put_policies(&[("p", json!({"podSelector": {"matchLabels": {"app": "nobody"}}}))])?;
+    wait_for_rules(&guarded, true)?;
+    let agent = guarded.cluster.take_agent(1)?;
+    agent.kill()?;
+    let pod = Namespace::create("routed")?;
+    let file = pod.file()?;
+    let node = guarded.cluster.bed().node(1)?.namespace();
+    node.run(async move || {
+        let netlink = Netlink::open()?;
+        netlink.add_veth("veth-routed", "eth0", &file).await?;
+        netlink.add_address("veth-routed", "192.168.77.1/24".parse()?).await?;
+        netlink.set_up("veth-routed").await
+    })?;
+    pod.run(async move || {
+        let netlink = Netlink::open()?;
+        netlink.add_address("eth0", "192.168.77.2/24".parse()?).await?;
+        netlink.set_up("eth0").await
+    })?;
+    let server = node.spawn(async || {
+        let socket = UdpSocket::bind("192.168.77.1:9999").await?;
+        Ok(timeout(Duration::from_secs(2), socket.recv_from(&mut [0; 64])).await.is_ok())
+    });
+    pod.run(async || {
+        let socket = UdpSocket::bind("0.0.0.0:0").await?;
+        for _ in 0..10 {
+            socket.send_to(b"out", "192.168.77.1:9999").await?;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        Ok(())
+    })?;
+    ensure!(!server.join_within(LIMIT)?, "a datagram came through");
+    let dropped = output(node, &["nft", "list", "chain", "inet", "millrace-firewall", "from-device"])?;
+    let line = dropped.lines().find(|line| line.contains("veth")).context("no rule for veth")?;
+    ensure!(!line.contains("packets 0 "), "the rules did not drop it: {dropped}");
+    Ok(())
+}
