@@ -187,6 +187,18 @@ fn is_unknown(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EAFNOSUPPORT | libc::EPROTONOSUPPORT))
 }
 
+/// Returns what ARP and neighbour discovery match. A new pod tells by them that an address is its own now: without that, others
+/// send to the pod that had it before.
+fn of_neighbours() -> [Vec<Term>; 2] {
+    const PROTOCOL: u32 = 1;
+    const NEXT_HEADER: u32 = 6;
+    const ICMP_TYPE: u32 = 40;
+    let protocol = |number: u16| Term::Meta(PROTOCOL, number.to_be_bytes().to_vec());
+    // Router solicitation to redirect.
+    let discovery = Term::Byte(ICMP_TYPE, 133..=137);
+    [vec![protocol(0x0806)], vec![protocol(0x86dd), Term::Byte(NEXT_HEADER, 58..=58), discovery]]
+}
+
 fn write(transaction: &mut Transaction, table: &Table, names: &[Vec<u8>]) {
     transaction.replace_table(table);
     transaction.set(table, SET, IFINDEX);
@@ -194,6 +206,9 @@ fn write(transaction: &mut Transaction, table: &Table, names: &[Vec<u8>]) {
         transaction.chain(table, chain, hook, priority);
         // Most packets end here.
         transaction.rule(table, chain, &[Term::MetaIn(index, SET.to_owned()), Term::Verdict(ACCEPT)]);
+        for terms in of_neighbours() {
+            transaction.rule(table, chain, &[terms, vec![Term::Verdict(ACCEPT)]].concat());
+        }
         for beginning in names {
             let is_veth = Term::Meta(kind, b"veth\0".to_vec());
             let has_name = (!beginning.is_empty()).then(|| Term::Meta(name, beginning.clone()));

@@ -1,6 +1,7 @@
 //! Changes of nftables' tables, carried out all or not at all.
 
 use std::io;
+use std::ops::RangeInclusive;
 
 use netlink_packet_core::{DefaultNla, NLM_F_APPEND, NLM_F_CREATE};
 
@@ -39,6 +40,8 @@ pub struct Transaction(Vec<(Message, u16)>);
 pub enum Term {
     /// The first bytes of a fact about the packet, `NFT_META_*`, are these.
     Meta(u32, Vec<u8>),
+    /// A byte behind the beginning of the network header, from the first value to the last one.
+    Byte(u32, RangeInclusive<u8>),
     /// A fact about the packet is in a set.
     MetaIn(u32, String),
     /// Counts packets.
@@ -124,12 +127,22 @@ impl Transaction {
 
 impl Term {
     fn expressions(&self) -> Vec<DefaultNla> {
+        // NFT_CMP_*
         const EQUAL: u32 = 0;
+        const AT_MOST: u32 = 3;
+        const AT_LEAST: u32 = 5;
+        const NETWORK: u32 = 1;
         let load = |key: u32| expression("meta", &[be32(1, REGISTER), be32(2, key)]);
+        let compare = |operation: u32, value: &[u8]| {
+            expression("cmp", &[be32(1, REGISTER), be32(2, operation), nested(3, &[bytes(1, value)])])
+        };
         match self {
-            Self::Meta(key, value) => {
-                let compare = [be32(1, REGISTER), be32(2, EQUAL), nested(3, &[bytes(1, value)])];
-                vec![load(*key), expression("cmp", &compare)]
+            Self::Meta(key, value) => vec![load(*key), compare(EQUAL, value)],
+            Self::Byte(offset, values) => {
+                let place = [be32(1, REGISTER), be32(2, NETWORK), be32(3, *offset), be32(4, 1)];
+                let (first, last) =
+                    (compare(AT_LEAST, &[*values.start()]), compare(AT_MOST, &[*values.end()]));
+                vec![expression("payload", &place), first, last]
             }
             Self::MetaIn(key, set) => {
                 vec![load(*key), expression("lookup", &[text(1, set), be32(2, REGISTER)])]
