@@ -7,6 +7,7 @@ mod memory;
 mod others;
 mod packets;
 mod peers;
+mod policies;
 mod programs;
 mod rate;
 mod report;
@@ -41,6 +42,8 @@ enum Benchmark {
     Change(change::Arguments),
     /// The memory of the agent and of the maps, for each Service, endpoint and connection.
     Memory(memory::Arguments),
+    /// From a change of a pod or a NetworkPolicy to the maps of the pod firewall, in a large cluster.
+    Policies(policies::Arguments),
     /// The connections that are cut while endpoints, nodes and directors come and go, beside other
     /// rules. Needs no root.
     Simulate(simulate::Arguments),
@@ -59,6 +62,7 @@ fn main() -> anyhow::Result<()> {
         Benchmark::Rate(arguments) => rate::run(&arguments),
         Benchmark::Change(arguments) => change::run(&arguments),
         Benchmark::Memory(arguments) => memory::run(&arguments),
+        Benchmark::Policies(arguments) => policies::run(&arguments),
         Benchmark::Simulate(arguments) => simulate::run(&arguments),
         Benchmark::ControlMemory(arguments) => control::memory::hold(&arguments),
     }

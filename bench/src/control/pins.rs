@@ -1,7 +1,7 @@
 //! The real data plane, in a directory of the BPF file system that is removed at the end.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result};
@@ -20,6 +20,11 @@ impl Pins {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         Self { path: PathBuf::from(format!("/sys/fs/bpf/millrace-bench-{}-{number}", std::process::id())) }
+    }
+
+    /// Returns the directory.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Opens the pinned maps for reading.

@@ -49,6 +49,12 @@ impl Default for Statuses {
 }
 
 impl Statuses {
+    /// Returns a receiver of each state.
+    #[must_use]
+    pub fn watch(&self) -> watch::Receiver<Option<FirewallStatus>> {
+        self.0.subscribe()
+    }
+
     /// Returns the last state.
     #[must_use]
     pub fn last(&self) -> Option<FirewallStatus> {
