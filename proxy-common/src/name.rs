@@ -19,20 +19,29 @@ shared! {
     }
 }
 
-impl ServiceName {
-    /// Pads a text with zeros. Returns `None` if the text is longer than [`NAME_BYTES`].
-    #[must_use]
-    pub fn new(text: &str) -> Option<Self> {
-        let mut name = Self::default();
-        name.bytes.as_flattened_mut().get_mut(..text.len())?.copy_from_slice(text.as_bytes());
-        Some(name)
-    }
-    /// Returns the text without its padding, or `None` if it is not UTF-8.
-    #[must_use]
-    pub fn text(&self) -> Option<&str> {
-        core::str::from_utf8(self.bytes.as_flattened()).ok().map(|text| text.trim_end_matches('\0'))
-    }
+/// Gives a type with `bytes`, an array of arrays, its text.
+macro_rules! padded_text {
+    ($name:ident) => {
+        impl $name {
+            /// Pads a text with zeros. Returns `None` if the text is longer than the type.
+            #[must_use]
+            pub fn new(text: &str) -> Option<Self> {
+                let mut name = Self::default();
+                name.bytes.as_flattened_mut().get_mut(..text.len())?.copy_from_slice(text.as_bytes());
+                Some(name)
+            }
+
+            /// Returns the text without its padding, or `None` if it is not UTF-8.
+            #[must_use]
+            pub fn text(&self) -> Option<&str> {
+                core::str::from_utf8(self.bytes.as_flattened()).ok().map(|text| text.trim_end_matches('\0'))
+            }
+        }
+    };
 }
+pub(crate) use padded_text;
+
+padded_text!(ServiceName);
 
 #[cfg(test)]
 mod tests {

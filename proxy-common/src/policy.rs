@@ -8,6 +8,7 @@
 //! for the peer (address to class) and one for the rule (profile, class, protocol, port).
 
 use crate::layout::shared;
+use crate::name::padded_text;
 
 /// The version of this layout: a part of the directory that all maps and links of the firewall are pinned below.
 pub const POLICY_LAYOUT_VERSION: u32 = 1;
@@ -210,21 +211,7 @@ shared! {
     }
 }
 
-impl PolicyName {
-    /// Pads a text with zeros. Returns `None` if the text is longer than [`POLICY_NAME_BYTES`].
-    #[must_use]
-    pub fn new(text: &str) -> Option<Self> {
-        let mut name = Self::default();
-        name.bytes.as_flattened_mut().get_mut(..text.len())?.copy_from_slice(text.as_bytes());
-        Some(name)
-    }
-
-    /// Returns the text without its padding, or `None` if it is not UTF-8.
-    #[must_use]
-    pub fn text(&self) -> Option<&str> {
-        core::str::from_utf8(self.bytes.as_flattened()).ok().map(|text| text.trim_end_matches('\0'))
-    }
-}
+padded_text!(PolicyName);
 
 const _: () = assert!(size_of::<PolicyName>() == POLICY_NAME_BYTES);
 

@@ -11,7 +11,6 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use nix::time::{ClockId, clock_gettime};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, info, warn};
@@ -23,6 +22,7 @@ use tell::Teller;
 
 use crate::dataplane::Mode;
 use crate::dataplane::ebpf::firewall::{Applied, Firewall, Holders, Wanted};
+use crate::dataplane::ebpf::read::monotonic_seconds;
 use crate::node::{AttachTarget, DevicePattern, FarEnd, Hook, PodDevices, Topology, device_name};
 use crate::policy::{Changes, Compiled, Index, LocalPod, Problem, Site};
 use crate::source::{PolicyBatch, PolicyEvent};
@@ -267,7 +267,7 @@ impl Keeper {
             between: between.as_ref(),
             step: step.as_ref(),
             has_policies: self.index.has_policies(),
-            now: now(),
+            now: monotonic_seconds(),
             devices: &self.ends,
             others: &others,
             pods: &pods,
@@ -349,10 +349,4 @@ impl Keeper {
 fn pod_devices(network: &Topology) -> BTreeSet<u32> {
     let leads_to_pod = |target: &AttachTarget| target.hooks.contains(&Hook::TcPodIn);
     network.devices.iter().filter(|(_, target)| leads_to_pod(target)).map(|(device, _)| *device).collect()
-}
-
-/// Returns the second of the clock that the programs read, its low bits.
-fn now() -> u32 {
-    let time = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from);
-    u32::try_from(time.as_secs() & u64::from(u32::MAX)).unwrap_or(0)
 }

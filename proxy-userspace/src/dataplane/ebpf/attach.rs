@@ -5,7 +5,6 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use aya::util::KernelVersion;
 use tracing::{debug, info, warn};
 
 use super::bpffs::{entries, remove_tree};
@@ -13,7 +12,7 @@ use super::clsact;
 use super::error::OpenError;
 use super::hooks::SocketHook;
 use super::layout::Layout;
-use super::link::{self, LinkKey, LinkKind};
+use super::link::{self, LinkKey, LinkKind, has_tcx};
 use super::load::{Extra, Programs};
 use super::program::Program;
 use super::settings::{Settings, XdpMode};
@@ -48,13 +47,12 @@ impl Attachments {
             let unknown = pinned(&other)?.filter(|key| !links.contains(key));
             inherited.extend(unknown.map(|key| (key, other.clone())));
         }
-        let has_tcx = KernelVersion::current().is_ok_and(|version| version >= KernelVersion::new(6, 6, 0));
         Ok(Self {
             directory,
             programs: programs.directory.clone(),
             links,
             inherited,
-            has_tcx,
+            has_tcx: has_tcx(),
             renewed: BTreeSet::new(),
             explained: BTreeMap::new(),
         })

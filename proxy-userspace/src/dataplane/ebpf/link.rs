@@ -5,6 +5,8 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 
+use aya::util::KernelVersion;
+
 use super::program::Program;
 use super::sys::{self, AttachType};
 use crate::node::Hook;
@@ -39,10 +41,16 @@ pub struct LinkKey {
     pub device: u32,
 }
 
-const BPF_F_BEFORE: u32 = 1 << 3;
-const BPF_F_AFTER: u32 = 1 << 4;
+/// The place in a device's list of programs: the first, or the last one.
+pub(super) const BPF_F_BEFORE: u32 = 1 << 3;
+pub(super) const BPF_F_AFTER: u32 = 1 << 4;
 const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
+
+/// Returns whether the kernel has links for TC programs. Before Linux 6.6, filters of clsact run them.
+pub(super) fn has_tcx() -> bool {
+    KernelVersion::current().is_ok_and(|version| version >= KernelVersion::new(6, 6, 0))
+}
 
 impl LinkKind {
     const ALL: [Self; 8] = [

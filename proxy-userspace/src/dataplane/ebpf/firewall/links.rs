@@ -8,12 +8,12 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use aya::util::KernelVersion;
 use tracing::debug;
 
 use super::super::bpffs::entries;
 use super::super::clsact::Filter;
 use super::super::error::OpenError;
+use super::super::link::{BPF_F_AFTER, BPF_F_BEFORE, has_tcx};
 use super::super::program::Program;
 use super::super::sys::{self, AttachType};
 use super::programs::Programs;
@@ -23,8 +23,6 @@ use crate::node::device_name;
 /// A program on a device.
 type Key = (Side, u32);
 
-const BPF_F_BEFORE: u32 = 1 << 3;
-const BPF_F_AFTER: u32 = 1 << 4;
 /// Priorities of filters: behind and before the proxy's 0x4d4c.
 const BEHIND: u16 = 0x4d4d;
 const BEFORE: u16 = 0x4d4b;
@@ -57,8 +55,7 @@ impl Links {
     /// Returns the links in a directory.
     #[must_use]
     pub fn new(directory: PathBuf) -> Self {
-        let has_tcx = KernelVersion::current().is_ok_and(|version| version >= KernelVersion::new(6, 6, 0));
-        Self { directory, has_tcx }
+        Self { directory, has_tcx: has_tcx() }
     }
 
     /// Attaches to these devices, and detaches from devices that are gone, and from those in `aside`. Returns the
