@@ -107,14 +107,16 @@ shared! {
     /// reads it.
     ///
     /// It is UTF-8 text, padded with zeros. The first line is `namespace/name` of the pod. Each further line is a policy that
-    /// isolates it: `i name` for ingress, `e name` for egress, `ie name` for both. A last line such as `+3` counts policies
-    /// that had no room.
+    /// isolates it: `i12 name` for ingress, `e7 name` for egress, `i12e7 name` for both. A number is the profile of the
+    /// policy's rules alone in this direction, if it has one. A last line such as `+3` counts policies that had no room.
     pub struct PolicyName {
         /// The text. It is an array of arrays because `Default` ends at 32 elements.
         pub bytes: [[u8; 32]; 32],
     }
 
     /// Key of POLICY_RULES, a longest-prefix-match trie; the value is 1. The agent writes it.
+    ///
+    /// Profiles that no pod has are those of single policies: they say to people which policy allows a connection.
     ///
     /// The kernel puts the prefix length in front of the key.
     pub struct PolicyRule {

@@ -12,7 +12,7 @@ use super::numbers::{Numbers, keep};
 use super::object::NamespacedName;
 use super::pod::{Network, PodSpec, Traits};
 use super::ports::{NamedPort, Ports};
-use super::rule_set::{Peers, RuleSet};
+use super::rule_set::{Joined, Peers, RuleSet};
 use super::sets::{Members, PeerSet};
 use super::spec::Direction;
 
@@ -41,7 +41,7 @@ const PROFILES: Range<u32> = 1..u32::MAX;
 const SETS: Range<u32> = 0..u32::MAX;
 
 /// The rules of pods that are alike: ingress, egress.
-type Both = [Option<RuleSet>; 2];
+type Both = [Option<Joined>; 2];
 
 /// What a step from one result to the next needs of the first one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -67,11 +67,14 @@ impl Index {
     pub fn compile_after(&self, site: &Site, former: &Compiled) -> Compiled {
         let former = &former.numbers;
         let alike = self.rule_sets(site);
-        let profiles = alike.values().flatten().flatten().cloned().collect();
+        let joined = alike.values().flatten().flatten();
+        let profiles =
+            joined.flat_map(|one| [&one.all].into_iter().chain(one.apart.values())).cloned().collect();
         let profiles = keep(profiles, &former.profiles, PROFILES);
         let sets = keep(profiles.keys().flat_map(sets_of).collect(), &former.sets, SETS);
         let selected = |pod: &PodSpec| {
-            let profile = |rules: &Option<RuleSet>| profiles.get(rules.as_ref()?).copied();
+            let profile =
+                |joined: &Option<Joined>| joined.as_ref().and_then(|joined| joined.profiles(&profiles));
             let [ingress, egress] = alike.get(&*pod.traits)?.each_ref().map(profile);
             SelectedPod::of(pod, ingress, egress)
         };
@@ -146,7 +149,7 @@ impl Index {
 
     /// Returns the rules of pods with these traits.
     pub(super) fn rules_of(&self, traits: &Traits, named: &BTreeSet<NamedPort>) -> Both {
-        [Direction::Ingress, Direction::Egress].map(|direction| RuleSet::of(self, traits, direction, named))
+        [Direction::Ingress, Direction::Egress].map(|direction| Joined::of(self, traits, direction, named))
     }
 }
 

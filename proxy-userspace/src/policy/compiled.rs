@@ -8,6 +8,7 @@ use super::numbers::Numbers;
 use super::object::NamespacedName;
 use super::pod::PodSpec;
 use super::prefixes::Prefixes;
+use super::rule_set::Profiles;
 use super::spec::Direction;
 
 /// The policies of one node as tables for programs.
@@ -37,6 +38,11 @@ pub struct SelectedPod {
     pub ingress: Option<u32>,
     /// The profile for connections from it; `None` = no policy isolates it in this direction.
     pub egress: Option<u32>,
+    /// The profile of each policy that isolates it for ingress, as if the policy were alone. No program judges by it: it says
+    /// to people which policy allows a connection. A policy that adds nothing to one that allows everything is left out.
+    pub ingress_apart: BTreeMap<NamespacedName, u32>,
+    /// As `ingress_apart`.
+    pub egress_apart: BTreeMap<NamespacedName, u32>,
 }
 
 /// What is known of an address.
@@ -111,9 +117,16 @@ impl Decision {
 
 impl SelectedPod {
     /// Returns a pod with its profiles; `None` if no policy isolates it.
-    pub(super) fn of(pod: &PodSpec, ingress: Option<u32>, egress: Option<u32>) -> Option<Self> {
-        let selected = Self { uid: pod.uid.clone(), addresses: pod.addresses.clone(), ingress, egress };
-        (ingress.is_some() || egress.is_some()).then_some(selected)
+    pub(super) fn of(pod: &PodSpec, ingress: Option<Profiles>, egress: Option<Profiles>) -> Option<Self> {
+        if ingress.is_none() && egress.is_none() {
+            return None;
+        }
+        let split = |profiles: Option<Profiles>| {
+            profiles.map_or_else(Default::default, |Profiles { all, apart }| (Some(all), apart))
+        };
+        let ((ingress, ingress_apart), (egress, egress_apart)) = (split(ingress), split(egress));
+        let (uid, addresses) = (pod.uid.clone(), pod.addresses.clone());
+        Some(Self { uid, addresses, ingress, egress, ingress_apart, egress_apart })
     }
 }
 

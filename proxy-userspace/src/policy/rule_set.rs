@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::index::Index;
+use super::object::NamespacedName;
 use super::pod::Traits;
 use super::ports::{NamedPort, PortMatch, Ports, numbers};
 use super::sets::PeerSet;
@@ -24,7 +25,26 @@ pub(super) enum Peers {
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct RuleSet(BTreeMap<Peers, Ports>);
 
-impl RuleSet {
+/// The rules of pods that are alike in one direction: those of all policies that select them, and of each one alone.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Joined {
+    /// The rules of all policies, by which programs judge.
+    pub all: RuleSet,
+    /// The rules of each policy alone, which say to people what allows a connection. Where `all` allows everything, only
+    /// policies that allow everything are here.
+    pub apart: BTreeMap<NamespacedName, RuleSet>,
+}
+
+/// The numbers of [`Joined`] rules.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Profiles {
+    /// The profile by which programs judge.
+    pub all: u32,
+    /// The profile of each policy alone.
+    pub apart: BTreeMap<NamespacedName, u32>,
+}
+
+impl Joined {
     /// Returns the rules of pods with these traits; `None` = they are not isolated in this direction.
     ///
     /// `named` has the named ports of all pods.
@@ -34,22 +54,42 @@ impl RuleSet {
         direction: Direction,
         named: &BTreeSet<NamedPort>,
     ) -> Option<Self> {
+        // The pod that gets the packet says what a name stands for.
+        let named = match direction {
+            Direction::Ingress => &traits.ports,
+            Direction::Egress => named,
+        };
         let mut found: Option<Self> = None;
-        for (_, policy) in index.selecting(traits) {
+        for (name, policy) in index.selecting(traits) {
             let Some(rules) = policy.rules(direction) else { continue };
-            let set = found.get_or_insert_default();
-            // The pod that gets the packet says what a name stands for.
-            let named = match direction {
-                Direction::Ingress => &traits.ports,
-                Direction::Egress => named,
-            };
+            let joined = found.get_or_insert_default();
+            let mut set = RuleSet::default();
             for rule in rules {
                 set.add(rule, direction, named);
             }
+            joined.all.add_all(&set);
+            joined.apart.insert(name.clone(), set.without_needless());
         }
         found.map(Self::without_needless)
     }
 
+    /// Returns the numbers of these rules; `None` if one of them has none.
+    pub fn profiles(&self, numbers: &BTreeMap<RuleSet, u32>) -> Option<Profiles> {
+        let apart = self.apart.iter().map(|(name, set)| Some((name.clone(), *numbers.get(set)?)));
+        Some(Profiles { all: *numbers.get(&self.all)?, apart: apart.collect::<Option<_>>()? })
+    }
+
+    /// Leaves out sets of peers that only people would need: fewer sets of peers are fewer classes.
+    fn without_needless(self) -> Self {
+        let (all, mut apart) = (self.all.without_needless(), self.apart);
+        if all.is_everything() {
+            apart.retain(|_, set| set.is_everything());
+        }
+        Self { all, apart }
+    }
+}
+
+impl RuleSet {
     /// Returns the peers with their ports.
     pub fn iter(&self) -> impl Iterator<Item = (&Peers, &Ports)> {
         self.0.iter()
@@ -75,6 +115,12 @@ impl RuleSet {
         }
     }
 
+    fn add_all(&mut self, more: &Self) {
+        for (peers, ports) in more.iter() {
+            self.0.entry(peers.clone()).or_insert_with(Ports::none).add(ports);
+        }
+    }
+
     /// Allows ports to the peers, or only to those with a named port.
     fn allow(&mut self, peers: Option<&Arc<BTreeSet<Peer>>>, port: Option<NamedPort>, ports: &Ports) {
         let peers = match (peers, port) {
@@ -87,9 +133,13 @@ impl RuleSet {
 
     /// Leaves out everything else where everything is allowed: fewer sets of peers are fewer classes.
     fn without_needless(mut self) -> Self {
-        if self.0.get(&Peers::Everyone) == Some(&Ports::All) {
+        if self.is_everything() {
             self.0.retain(|peers, _| *peers == Peers::Everyone);
         }
         self
+    }
+
+    fn is_everything(&self) -> bool {
+        self.0.get(&Peers::Everyone) == Some(&Ports::All)
     }
 }

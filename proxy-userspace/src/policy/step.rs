@@ -12,7 +12,7 @@ use super::compiled::{Compiled, PeerEntry, RuleKey, Rules, SelectedPod};
 use super::index::Index;
 use super::object::NamespacedName;
 use super::pod::{Network, PodSpec};
-use super::rule_set::{Peers, RuleSet};
+use super::rule_set::{Joined, Peers};
 
 /// What a step has changed in the tables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -68,9 +68,9 @@ impl Index {
         let Some(pod) = self.pod(name).map(|(_, pod)| pod).filter(is_here) else {
             return Some((name.clone(), None));
         };
-        let profile = |rules: Option<RuleSet>| match rules {
+        let profile = |rules: Option<Joined>| match rules {
             None => Some(None),
-            Some(rules) => tables.numbers.profiles.get(&rules).map(|profile| Some(*profile)),
+            Some(rules) => rules.profiles(&tables.numbers.profiles).map(Some),
         };
         let [ingress, egress] = self.rules_of(&pod.traits, &self.named_ports()).map(profile);
         Some((name.clone(), SelectedPod::of(pod, ingress?, egress?)))

@@ -1,5 +1,6 @@
 //! The form of the tables: what is shared, what is left out, and that the order of objects does not matter.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use serde_json::{Value, json};
@@ -7,7 +8,7 @@ use serde_json::{Value, json};
 use super::random::Random;
 use super::testing::{cluster, node, pod, policy};
 use super::world::World;
-use super::{Compiled, Direction, Index, NamespacedName, Site, Traffic};
+use super::{Compiled, Direction, Index, NamespacedName, SelectedPod, Site, Traffic};
 
 fn compile(index: &Index, name: &str) -> Compiled {
     index.compile(&Site { node: name.to_owned(), addresses: node(name) })
@@ -84,10 +85,13 @@ fn policies_with_the_same_peers_share_one_set_and_pods_with_the_same_rules_one_p
     let mut index = index(rule(80));
     index.tell(policy("shop/q", rule(81)));
     let compiled = compile(&index, "node-1");
-    assert_eq!((compiled.classes(), compiled.profiles()), (2, 1));
+    // One profile for both pods, and one for each policy alone.
+    assert_eq!((compiled.classes(), compiled.profiles()), (2, 3));
+    let profiles: BTreeSet<u32> = compiled.pods.values().filter_map(|pod| pod.ingress).collect();
+    assert_eq!((compiled.pods.len(), profiles.len()), (2, 1));
     // 80 and 81 are one prefix.
-    assert_eq!(compiled.rules.len(), 1);
-    assert_eq!(compiled.pods.len(), 2);
+    let judging = compiled.rules.iter().filter(|rule| profiles.contains(&rule.profile));
+    assert_eq!((judging.count(), compiled.rules.len()), (1, 3));
     assert!(compiled.pods.values().all(|pod| pod.ingress.is_some() && pod.egress.is_none()));
 }
 
@@ -285,4 +289,39 @@ fn kept_numbers_make_no_difference_to_decisions() {
             }
         }
     }
+}
+
+#[test]
+fn each_policy_of_a_pod_has_a_profile_of_its_own_rules_which_no_pod_has() {
+    let from = |port: u16| json!({"podSelector": {}, "ingress": [{"ports": [{"port": port}]}]});
+    let mut index = index(from(80));
+    index.tell(policy("shop/q", from(90)));
+    index.tell(policy("shop/none", json!({"podSelector": {}})));
+    let compiled = compile(&index, "node-1");
+    for pod in compiled.pods.values() {
+        let allows = |profile: Option<&u32>, port: u16| {
+            let mut rules = compiled.rules.iter().filter(|rule| Some(&rule.profile) == profile);
+            rules.any(|rule| rule.port == port)
+        };
+        let apart = |name: &str| pod.ingress_apart.get(&NamespacedName::new("shop", name));
+        assert!(allows(apart("p"), 80) && !allows(apart("p"), 90));
+        assert!(allows(apart("q"), 90) && !allows(apart("q"), 80));
+        assert!(apart("none").is_some() && !allows(apart("none"), 80) && pod.egress_apart.is_empty());
+        assert!(!pod.ingress_apart.values().any(|profile| Some(*profile) == pod.ingress));
+    }
+}
+
+#[test]
+fn a_policy_that_is_alone_shares_its_pods_profile_and_one_that_allows_everything_leaves_no_other() {
+    let mut index = index(json!({"podSelector": {}, "ingress": [{"ports": [{"port": 80}]}]}));
+    let compiled = compile(&index, "node-1");
+    let name = |name: &str| NamespacedName::new("shop", name);
+    assert_eq!(compiled.profiles(), 1);
+    let is_shared = |pod: &SelectedPod| pod.ingress_apart.get(&name("p")) == pod.ingress.as_ref();
+    assert!(compiled.pods.values().all(is_shared));
+    index.tell(policy("shop/all", json!({"podSelector": {}, "ingress": [{}]})));
+    let compiled = compile(&index, "node-1");
+    assert_eq!(compiled.profiles(), 1);
+    let apart = |pod: &SelectedPod| pod.ingress_apart.keys().cloned().collect::<Vec<_>>();
+    assert!(compiled.pods.values().all(|pod| apart(pod) == [name("all")]));
 }

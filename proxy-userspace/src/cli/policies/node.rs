@@ -136,7 +136,7 @@ impl Row for DeviceRow {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use serde_json::{Value, json};
 
@@ -152,6 +152,7 @@ mod tests {
         let policies = policies.iter().map(|(name, directions)| PolicyNames {
             name: (*name).to_owned(),
             directions: directions.to_vec(),
+            profiles: BTreeMap::new(),
         });
         let (namespace, name) = name.split_once('/').unwrap();
         PodOnDevice {

@@ -187,7 +187,7 @@ impl Firewall {
         let holders = Holders::find(wanted.devices, wanted.pods, &former);
         let mut applied = Applied { holders, ..Applied::default() };
         // A pod has its name as long as it has its entry.
-        let names = names_of(&applied.holders, wanted.views);
+        let names = names_of(&applied.holders, wanted);
         applied.count(self.names.write(&names));
         match self.write(wanted, &mut applied) {
             Ok(()) => applied.is_written = true,
@@ -340,9 +340,10 @@ pub fn remove(bpffs: &Path) -> Result<Vec<PathBuf>, OpenError> {
 }
 
 /// Returns the values of POLICY_NAMES.
-fn names_of(holders: &Holders, views: &BTreeMap<&NamespacedName, PodView<'_>>) -> BTreeMap<u32, PolicyName> {
-    let name =
-        |(device, pod): (&u32, &NamespacedName)| Some((*device, PodNames::of(views.get(pod)?).encode()));
+fn names_of(holders: &Holders, wanted: &Wanted<'_>) -> BTreeMap<u32, PolicyName> {
+    let name = |(device, pod): (&u32, &NamespacedName)| {
+        Some((*device, PodNames::of(wanted.views.get(pod)?, wanted.tables.pods.get(pod)).encode()))
+    };
     holders.pods.iter().filter_map(name).collect()
 }
 

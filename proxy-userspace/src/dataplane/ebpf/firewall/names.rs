@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use aya::maps::{HashMap, MapData};
-use proxy_common::policy::{POLICY_NAME_BYTES, POLICY_PODS_ENTRIES, PolicyName};
+use proxy_common::policy::{POLICY_NAME_BYTES, POLICY_PODS_ENTRIES, PolicyDirection, PolicyName};
 
 use super::maps::{gone, typed};
 use crate::dataplane::ebpf::error::OpenError;
 use crate::dataplane::ebpf::map::explain;
-use crate::policy::{Direction, PodView};
+use crate::policy::{Direction, PodView, SelectedPod, Selecting};
 
 const NAMES: &str = "POLICY_NAMES";
 /// Bytes that stay free for the last line, such as `+3`.
@@ -39,16 +39,67 @@ pub struct PolicyNames {
     pub name: String,
     /// The directions in which it isolates the pod.
     pub directions: Vec<Direction>,
+    /// The profile of its rules alone, by direction. One that adds nothing to a policy that allows everything has none.
+    pub profiles: BTreeMap<Direction, u32>,
+}
+
+impl PolicyNames {
+    fn of(policy: &Selecting<'_>, pod: Option<&SelectedPod>) -> Self {
+        let profile = |direction: &Direction| {
+            let apart = match direction {
+                Direction::Ingress => &pod?.ingress_apart,
+                Direction::Egress => &pod?.egress_apart,
+            };
+            Some((*direction, *apart.get(policy.policy)?))
+        };
+        Self {
+            name: policy.policy.name.clone(),
+            directions: policy.directions.clone(),
+            profiles: policy.directions.iter().filter_map(profile).collect(),
+        }
+    }
+
+    /// Whether it isolates the pod in a direction.
+    #[must_use]
+    pub fn isolates(&self, direction: PolicyDirection) -> bool {
+        self.directions.contains(&of(direction))
+    }
+
+    /// Returns the profile of its rules alone.
+    #[must_use]
+    pub fn profile(&self, direction: PolicyDirection) -> Option<u32> {
+        self.profiles.get(&of(direction)).copied()
+    }
+
+    /// Returns the line of the map, such as `i12e7 name`.
+    fn line(&self) -> String {
+        let is_meant = |(direction, _): &(Direction, char)| self.directions.contains(direction);
+        let number = |direction: &Direction| self.profiles.get(direction).map(u32::to_string);
+        let letters = LETTERS.into_iter().filter(is_meant).map(|(direction, letter)| {
+            let number = number(&direction).unwrap_or_default();
+            format!("{letter}{number}")
+        });
+        format!("{} {}", letters.collect::<String>(), self.name)
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        let (word, name) = line.split_once(' ')?;
+        let mut policy = Self { name: name.to_owned(), directions: Vec::new(), profiles: BTreeMap::new() };
+        for (direction, letter) in LETTERS {
+            let Some((_, rest)) = word.split_once(letter) else { continue };
+            policy.directions.push(direction);
+            let digits = rest.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
+            policy.profiles.extend(digits.parse().ok().map(|profile| (direction, profile)));
+        }
+        Some(policy)
+    }
 }
 
 impl PodNames {
-    /// Returns the names of a pod.
+    /// Returns the names of a pod. `selected` is the pod in the tables; `None` = no policy selects it.
     #[must_use]
-    pub fn of(pod: &PodView<'_>) -> Self {
-        let policies = pod
-            .policies
-            .iter()
-            .map(|one| PolicyNames { name: one.policy.name.clone(), directions: one.directions.clone() });
+    pub fn of(pod: &PodView<'_>, selected: Option<&SelectedPod>) -> Self {
+        let policies = pod.policies.iter().map(|one| PolicyNames::of(one, selected));
         Self {
             namespace: pod.name.namespace.clone(),
             name: pod.name.name.clone(),
@@ -64,9 +115,7 @@ impl PodNames {
         text.truncate(text.floor_char_boundary(POLICY_NAME_BYTES - LAST_LINE));
         let mut left_out = self.left_out;
         for policy in &self.policies {
-            let is_meant = |(direction, _): &(Direction, char)| policy.directions.contains(direction);
-            let letters: String = LETTERS.into_iter().filter(is_meant).map(|(_, letter)| letter).collect();
-            let line = format!("\n{letters} {}", policy.name);
+            let line = format!("\n{}", policy.line());
             if left_out > self.left_out || text.len() + line.len() + LAST_LINE > POLICY_NAME_BYTES {
                 left_out += 1;
             } else {
@@ -90,14 +139,16 @@ impl PodNames {
                 names.left_out = count.parse().ok()?;
                 continue;
             }
-            let (letters, name) = line.split_once(' ')?;
-            let directions = LETTERS.into_iter().filter(|(_, letter)| letters.contains(*letter));
-            names.policies.push(PolicyNames {
-                name: name.to_owned(),
-                directions: directions.map(|(direction, _)| direction).collect(),
-            });
+            names.policies.push(PolicyNames::parse(line)?);
         }
         Some(names)
+    }
+}
+
+const fn of(direction: PolicyDirection) -> Direction {
+    match direction {
+        PolicyDirection::Ingress => Direction::Ingress,
+        PolicyDirection::Egress => Direction::Egress,
     }
 }
 
@@ -160,7 +211,7 @@ mod tests {
     use super::*;
 
     fn policy(name: &str, directions: &[Direction]) -> PolicyNames {
-        PolicyNames { name: name.to_owned(), directions: directions.to_vec() }
+        PolicyNames { name: name.to_owned(), directions: directions.to_vec(), profiles: BTreeMap::new() }
     }
 
     fn pod(policies: Vec<PolicyNames>) -> PodNames {
@@ -170,9 +221,11 @@ mod tests {
     #[test]
     fn names_survive_the_round_trip() {
         let both = [Direction::Ingress, Direction::Egress];
-        let names =
+        let mut names =
             pod(vec![policy("closed", &both[..1]), policy("from-api", &both), policy("out", &both[1..])]);
-        assert_eq!(names.encode().text(), Some("shop/web-0\ni closed\nie from-api\ne out"));
+        names.policies[1].profiles = [(both[0], 12), (both[1], u32::MAX)].into();
+        names.policies[2].profiles = [(both[1], 7)].into();
+        assert_eq!(names.encode().text(), Some("shop/web-0\ni closed\ni12e4294967295 from-api\ne7 out"));
         for names in [names, pod(Vec::new())] {
             assert_eq!(PodNames::decode(&names.encode()), Some(names));
         }
