@@ -1,5 +1,6 @@
 //! Both engines on one frame.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use proxy_common::verdict::{Program, Reason};
@@ -11,7 +12,7 @@ use crate::dataplane::ebpf::dry_run::{DryRun, Ran};
 use crate::dataplane::ebpf::read::{Lookups, ReadError};
 
 /// Times that both engines are asked while they differ: the agent, and packets, change the tables meanwhile.
-const TRIES: usize = 3;
+pub const TRIES: usize = 3;
 
 /// The engines to ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +50,16 @@ impl Pass {
         match (&self.walk.end, &self.run) {
             (End::Verdict(verdict), Run::Ran(ran)) => Some(verdict.allows(ran.reason)),
             _ => None,
+        }
+    }
+
+    /// Returns the destination of a call behind the program; `None` if it fails, or is not known before the call.
+    #[must_use]
+    pub fn reached(&self, to: SocketAddr) -> Option<SocketAddr> {
+        match &self.walk.end {
+            End::Verdict(verdict) if verdict.reason == Reason::NotOurs => Some(to),
+            End::Verdict(verdict) => verdict.backend,
+            End::NotWalked(_) => None,
         }
     }
 

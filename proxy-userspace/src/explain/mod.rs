@@ -10,6 +10,7 @@ mod call;
 mod call_tests;
 mod choose;
 mod explainer;
+mod firewall;
 #[cfg(test)]
 mod fixture;
 mod flows;
@@ -24,6 +25,7 @@ mod walker;
 
 pub use call::{Call, Caller, walk_call};
 pub use explainer::{Door, Engines, Explainer, Pass, Run};
+pub use firewall::{Crossed, Guard, Judged, PolicyRun, Ruling};
 pub use step::{End, Step, Verdict, Walk};
 pub use walk::walk;
 pub use walker::Past;

@@ -8,8 +8,9 @@ use serde::Serialize;
 
 use super::advice;
 use super::asked::Asked;
+use super::firewall::{self, GuardRow};
 use crate::cli::monitor::headers;
-use crate::explain::{End, Pass, Run, Step, Verdict};
+use crate::explain::{Crossed, End, Pass, Run, Step, Verdict};
 
 /// The way of one packet, or of one call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -18,7 +19,11 @@ pub struct Explanation {
     asked: Asked,
     /// The programs that see it, in order. The last one decides.
     programs: Vec<Seen>,
-    /// The reason under which the last program counts it; none if neither engine knows.
+    /// The devices of pods where the pod firewall judges it, in order. Absent where it goes past none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    firewall: Vec<GuardRow>,
+    /// The reason under which the last program of these counts it, or that of the firewall's drop; none if neither engine
+    /// knows.
     reason: Option<&'static str>,
     drop: bool,
     /// The backend that gets it.
@@ -103,6 +108,7 @@ impl Explanation {
         Self {
             asked,
             programs: passes.iter().map(Seen::of).collect(),
+            firewall: Vec::new(),
             reason: reason.map(Reason::name),
             drop: reason.is_some_and(Reason::is_drop),
             backend: verdict.and_then(|verdict| verdict.backend),
@@ -112,8 +118,36 @@ impl Explanation {
         }
     }
 
+    /// Adds the judgements of the pod firewall. A drop is the end of the packet.
+    pub fn with_firewall(mut self, crossed: &[Crossed]) -> Self {
+        self.firewall = crossed.iter().map(GuardRow::of).collect();
+        let agree: Option<Vec<bool>> = crossed.iter().map(Crossed::agrees).collect();
+        let agree = agree.map(|agree| agree.into_iter().all(|agrees| agrees));
+        self.agree = self.agree.zip(agree).map(|(proxy, firewall)| proxy && firewall);
+        let Some((last, dropped)) = crossed.last().and_then(|last| Some((last, last.dropped()?))) else {
+            return self;
+        };
+        let judged = &last.judged;
+        let is_same = judged.ruling.name() == dropped;
+        self.why =
+            if is_same { judged.why.clone() } else { format!("the walk comes to {}", judged.ruling.name()) };
+        self.next = firewall::next(judged);
+        (self.reason, self.drop, self.backend) = (Some(dropped), true, None);
+        self
+    }
+
     /// Returns the difference of both engines in one line.
     pub fn difference(&self) -> Option<String> {
+        self.differing_program().or_else(|| self.differing_guard())
+    }
+
+    fn differing_guard(&self) -> Option<String> {
+        let guard = self.firewall.iter().find(|row| row.run.is_some_and(|run| run != row.walk))?;
+        let (program, walk, run) = (guard.program, guard.walk, guard.run?);
+        Some(format!("{program} gives {run} to {}, the walk {walk}", self.asked.ends()))
+    }
+
+    fn differing_program(&self) -> Option<String> {
         let differs = |seen: &&Seen| {
             let run = seen.run.filter(|run| seen.walk != Some(run) && !seen.or.contains(run));
             run.is_some() && seen.walk.is_some()
@@ -133,10 +167,14 @@ impl Explanation {
                 seen.write_steps(&mut text, before);
                 before = &seen.steps;
             }
-            if index + 1 < self.programs.len() {
+            if index + 1 < self.programs.len() || !self.firewall.is_empty() {
                 let reason = seen.run.or(seen.walk).unwrap_or_default();
                 let _ = writeln!(text, "then        {reason} by {}", seen.program);
             }
+        }
+        if shown == Shown::Steps {
+            let steps = self.firewall.iter().flat_map(|row| &row.steps);
+            write_steps(&mut text, (before.len() + 1..).zip(steps));
         }
         self.write_verdict(&mut text);
         text
@@ -161,11 +199,17 @@ impl Explanation {
             let around = if self.reason == Some(Reason::SentDsr.name()) { ", in a tunnel" } else { "" };
             let _ = writeln!(text, "leaves as   {source} > {destination}{around}");
         }
-        let names: Vec<&str> = self.programs.iter().map(|seen| seen.program).collect();
+        let guards = self.firewall.iter().map(|row| row.program);
+        let names: Vec<&str> = self.programs.iter().map(|seen| seen.program).chain(guards).collect();
+        let not_judged = self.firewall.iter().find_map(|row| row.not_run.as_ref());
+        let unchecked = |seen: &Seen| match (seen.unchecked(), not_judged) {
+            (text, Some(why)) if text.is_empty() => format!("the firewall by the maps alone: {why}"),
+            (text, _) => text,
+        };
         let _ = match (self.agree, last) {
             (Some(true), _) => writeln!(text, "checked     programs agree ({})", names.join(", ")),
             (Some(false), _) => writeln!(text, "checked     the walk and the programs differ"),
-            (None, Some(seen)) => writeln!(text, "checked     {}", seen.unchecked()),
+            (None, Some(seen)) => writeln!(text, "checked     {}", unchecked(seen)),
             (None, None) => Ok(()),
         };
         if let Some(next) = &self.next {
@@ -199,10 +243,7 @@ impl Seen {
     /// Writes the steps, without those that the program before took as well.
     fn write_steps(&self, text: &mut String, before: &[Step]) {
         let same = self.steps.iter().zip(before).take_while(|(one, other)| one == other).count();
-        for (number, step) in (1..).zip(&self.steps).skip(same) {
-            let maps = if step.maps.is_empty() { String::new() } else { format!("  [{}]", step.maps) };
-            let _ = writeln!(text, "{number:>2} {:<8} {}{maps}", step.step, step.found);
-        }
+        write_steps(text, (1..).zip(&self.steps).skip(same));
     }
 
     /// Returns why the two engines were not compared.
@@ -218,8 +259,16 @@ impl Seen {
                 };
                 format!("by the maps alone: {why}{or}")
             }
+            // Both are there.
             (None, None) => String::new(),
         }
+    }
+}
+
+fn write_steps<'a>(text: &mut String, steps: impl Iterator<Item = (usize, &'a Step)>) {
+    for (number, step) in steps {
+        let maps = if step.maps.is_empty() { String::new() } else { format!("  [{}]", step.maps) };
+        let _ = writeln!(text, "{number:>2} {:<8} {}{maps}", step.step, step.found);
     }
 }
 

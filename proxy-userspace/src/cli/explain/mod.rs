@@ -4,6 +4,7 @@ mod advice;
 mod answer;
 mod asked;
 mod by_ipvs;
+mod firewall;
 mod frame;
 mod target;
 
@@ -23,6 +24,7 @@ use crate::dataplane::ebpf::read::{IngressView, Lookups, PinnedMaps, ReadError};
 use crate::explain::{Call, Caller, Door, Engines, Explainer, Pass, Past, Run, walk_call};
 use answer::{Explanation, Shown};
 use asked::Asked;
+use firewall::{Pinned, Unknown};
 use frame::FrameArgs;
 use target::{Target, Wanted, targets};
 
@@ -120,13 +122,23 @@ impl ExplainArgs {
         let engines = if self.maps_only { Engines::Walk } else { Engines::Both };
         let past = if self.state == State::New { Past::Ignored } else { Past::Known };
         let mut explainer = Explainer::new(lookups, self.place.bpffs_path.clone(), engines, past);
+        let pinned = Pinned::open(&self.place)?;
+        let mut guard = pinned.as_ref().map(|pinned| pinned.guard(engines, past));
+        let mut unknown = Unknown::of(pinned.as_ref());
         let door = Door { device: device.device, programs: &device.programs, is_bare: device.is_bare };
         let mut found = Vec::new();
         for target in self.targets(maps, is_of_pods(&device))? {
             let frame = self.frame.build(self.client(target.at)?, target.at, target.protocol)?;
             let passes = explainer.explain(door, &frame.bytes)?;
             let asked = Asked::frame(&frame, &device.name, self.second.is_none());
-            found.push(Explanation::of(asked, &passes, target.service.as_deref()));
+            let explanation = Explanation::of(asked, &passes, target.service.as_deref());
+            found.push(match &mut guard {
+                Some(guard) => {
+                    let mut device_of = |address| unknown.device_of(address);
+                    explanation.with_firewall(&guard.explain(door, &frame.bytes, &passes, &mut device_of)?)
+                }
+                None => explanation,
+            });
         }
         Ok(found)
     }
@@ -143,6 +155,9 @@ impl ExplainArgs {
         lookups: &Lookups<'_>,
         caller: Caller,
     ) -> Result<Vec<Explanation>, CliError> {
+        let pinned = Pinned::open(&self.place)?.filter(|_| caller == Caller::Node);
+        let guard = pinned.as_ref().map(|pinned| pinned.guard(Engines::Walk, Past::Known));
+        let mut unknown = Unknown::of(pinned.as_ref());
         let mut found = Vec::new();
         for target in self.targets(maps, true)? {
             let call = Call { caller, to: target.at, protocol: target.protocol.number() };
@@ -156,7 +171,17 @@ impl ExplainArgs {
             lookups.take_failure()?;
             let run = Run::NotRun("the kernel runs hooks of sockets for real calls only".to_owned());
             let asked = Asked::call(call, target.protocol);
-            found.push(Explanation::of(asked, &[Pass { program, walk, run }], target.service.as_deref()));
+            let pass = Pass { program, walk, run };
+            let to = pass.reached(call.to);
+            let explanation = Explanation::of(asked, &[pass], target.service.as_deref());
+            found.push(match (&guard, to) {
+                (Some(guard), Some(to)) => {
+                    let mut device_of = |address| unknown.device_of(address);
+                    let crossed = guard.explain_node(to.ip(), &mut device_of)?;
+                    explanation.with_firewall(crossed.as_slice())
+                }
+                _ => explanation,
+            });
         }
         Ok(found)
     }

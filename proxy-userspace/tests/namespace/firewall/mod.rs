@@ -3,6 +3,7 @@
 mod bench;
 mod connections;
 mod devices;
+mod explain;
 mod services;
 mod truth;
 mod unattended;

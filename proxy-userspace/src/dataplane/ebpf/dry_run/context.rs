@@ -24,8 +24,13 @@ impl Context {
             let words = [0, u32::try_from(length).unwrap_or(u32::MAX), 0, device, 0, 0];
             return Self { bytes: words.into_iter().flat_map(u32::to_ne_bytes).collect(), is_xdp };
         }
-        let mut context = Self { bytes: vec![0; SK_BUFF_BYTES], is_xdp };
-        context.set(SK_BUFF_INGRESS_IFINDEX, device);
+        Self::of_skb(device, device)
+    }
+
+    /// Returns the context of a frame in TC at a device, which it came in by or not.
+    pub fn of_skb(device: u32, came_in_by: u32) -> Self {
+        let mut context = Self { bytes: vec![0; SK_BUFF_BYTES], is_xdp: false };
+        context.set(SK_BUFF_INGRESS_IFINDEX, came_in_by);
         context.set(SK_BUFF_IFINDEX, device);
         context
     }

@@ -28,7 +28,7 @@ use super::node_programs::{NodeConstants, constants_in, directory};
 use super::object::OBJECT;
 use super::{parts, sys};
 pub use concern::{Concern, Keys};
-use context::Context;
+pub(super) use context::Context;
 use maps::{PrivateMaps, SHARED, check_pins, private_size};
 
 /// Bytes by which a program may lengthen a frame: the headroom of an XDP buffer, which metadata shares.

@@ -3,8 +3,10 @@
 //! It has an object, maps, links and a directory of its own, and nothing of it
 //! exists where it is off. What it has attached goes on when the agent ends.
 
+mod dry_run;
 mod events;
 mod links;
+mod lookups;
 mod maps;
 mod names;
 mod new_devices;
@@ -24,7 +26,9 @@ use proxy_common::policy::{LENIENT_SECONDS, NOT_ISOLATED, POLICY_OPEN_UNKNOWN, P
 use proxy_common::{Addr4, Addr6, Address};
 use tracing::{info, warn};
 
+pub use dry_run::{Crossing, PolicyDryRun, PolicyKey, PolicyRan, PolicyRunError};
 pub use events::{DropRecorder, RecordedDrops};
+pub use lookups::{PolicyFamily, PolicyLookups, PolicyTables};
 pub use maps::Judged;
 pub use names::{PodNames, PolicyNames};
 pub use pods::Holders;

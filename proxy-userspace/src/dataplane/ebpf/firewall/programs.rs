@@ -97,6 +97,6 @@ fn load(maps: &Path, directory: &Path) -> Result<(), OpenError> {
 }
 
 /// Returns the directory of this build's programs: FNV-1a over the object.
-fn ours(directory: &Path) -> PathBuf {
+pub(super) fn ours(directory: &Path) -> PathBuf {
     directory.join(format!("{:016x}", fnv1a(POLICY_OBJECT.iter().copied())))
 }

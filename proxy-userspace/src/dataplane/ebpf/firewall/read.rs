@@ -83,6 +83,16 @@ impl PinnedFirewall {
         maps_of(&self.root)
     }
 
+    /// Returns the directory of the links.
+    pub(super) fn links(&self) -> PathBuf {
+        self.root.join("links")
+    }
+
+    /// Returns the directory of the programs of all builds.
+    pub(super) fn programs(&self) -> PathBuf {
+        self.root.join("programs")
+    }
+
     /// Reads what the firewall does.
     pub fn view(&self) -> Result<FirewallView, ReadError> {
         self.read_view().map_err(|error| self.explain(error))
@@ -113,7 +123,7 @@ impl PinnedFirewall {
                 (device, DeviceView { device, pod, guarded: BTreeSet::new() })
             })
             .collect();
-        for (side, device) in attached(&self.root.join("links"))? {
+        for (side, device) in attached(&self.links())? {
             let unknown = || DeviceView { device, pod: None, guarded: BTreeSet::new() };
             devices.entry(device).or_insert_with(unknown).guarded.insert(match side {
                 Side::From => Direction::Egress,

@@ -1,5 +1,7 @@
 //! The two programs of the firewall.
 
+use proxy_common::policy::PolicyDirection;
+
 /// A program of the firewall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Side {
@@ -12,6 +14,15 @@ pub enum Side {
 impl Side {
     /// Both of them. The order is that of the attachment: no connection of a pod is open before its replies are judged.
     pub const ALL: [Self; 2] = [Self::To, Self::From];
+
+    /// Returns the program of a direction.
+    #[must_use]
+    pub const fn of(direction: PolicyDirection) -> Self {
+        match direction {
+            PolicyDirection::Ingress => Self::To,
+            PolicyDirection::Egress => Self::From,
+        }
+    }
 
     /// Returns the name of the program.
     #[must_use]

@@ -1,0 +1,81 @@
+//! The result of a judgement.
+
+use proxy_common::policy::{PolicyDirection, PolicyDrop};
+
+use crate::explain::Step;
+
+/// A packet at a device of a pod, judged by the tables.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Judged {
+    /// The direction of the packet, seen from the pod.
+    pub direction: PolicyDirection,
+    /// Index of the pod's device on the node.
+    pub device: u32,
+    /// `namespace/name` of the pod; none if it is not known.
+    pub pod: Option<String>,
+    /// The steps, in their order.
+    pub steps: Vec<Step>,
+    /// The end.
+    pub ruling: Ruling,
+    /// The policies that isolate the pod in the direction of the connection, as `namespace/name`.
+    pub isolated_by: Vec<String>,
+    /// The cause of a drop in a clause; empty if the packet passes.
+    pub why: String,
+}
+
+/// The end of a judgement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ruling {
+    /// Passes: both ends are the same pod.
+    Itself,
+    /// Passes: no policy isolates the pod in this direction.
+    NotIsolated,
+    /// Passes: the pod's own node reaches it.
+    OwnNode,
+    /// Passes: the pod is not known, and the cluster has no policy.
+    NoPolicies,
+    /// Passes: the entry of its connection says so, and no rule that is named.
+    Connection,
+    /// Passes: each of these policies has a rule that allows it, as `namespace/name`. Empty if their names had no room.
+    Allowed(Vec<String>),
+    /// Dropped: policies isolate the pod, and no rule allows the connection.
+    Denied,
+    /// Dropped: the pod behind the device is not known, and the cluster has policies.
+    UnknownPod,
+    /// Dropped: the source is no address of the pod, or the packet is a tunnel to a node.
+    ForeignSource,
+}
+
+impl Ruling {
+    /// Returns the name in JSON. That of a drop is the one of its reason.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Itself => "itself",
+            Self::NotIsolated => "not_isolated",
+            Self::OwnNode => "own_node",
+            Self::NoPolicies => "no_policies",
+            Self::Connection => "connection",
+            Self::Allowed(_) => "allowed",
+            Self::Denied => PolicyDrop::Denied.name(),
+            Self::UnknownPod => PolicyDrop::UnknownPod.name(),
+            Self::ForeignSource => PolicyDrop::ForeignSource.name(),
+        }
+    }
+
+    /// Returns the reason of a drop.
+    #[must_use]
+    pub const fn dropped(&self) -> Option<PolicyDrop> {
+        match self {
+            Self::Denied => Some(PolicyDrop::Denied),
+            Self::UnknownPod => Some(PolicyDrop::UnknownPod),
+            Self::ForeignSource => Some(PolicyDrop::ForeignSource),
+            Self::Itself
+            | Self::NotIsolated
+            | Self::OwnNode
+            | Self::NoPolicies
+            | Self::Connection
+            | Self::Allowed(_) => None,
+        }
+    }
+}
