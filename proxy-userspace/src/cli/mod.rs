@@ -85,6 +85,9 @@ enum Command {
     ///
     /// A walk through the maps gives the steps. The node's programs then run on the same packet, on copies of the maps that
     /// they write: no flow, counter or port of the node changes. Both must agree, else the status is 1.
+    ///
+    /// With the pod firewall, it also says what the firewall does at the devices of this node's pods, and which NetworkPolicies
+    /// allow the connection or isolate the pod.
     Explain(Box<explain::ExplainArgs>),
     /// Show drops and other events as they happen
     Monitor(Box<monitor::MonitorArgs>),

@@ -121,9 +121,10 @@ impl Explanation {
     /// Adds the judgements of the pod firewall. A drop is the end of the packet.
     pub fn with_firewall(mut self, crossed: &[Crossed]) -> Self {
         self.firewall = crossed.iter().map(GuardRow::of).collect();
-        let agree: Option<Vec<bool>> = crossed.iter().map(Crossed::agrees).collect();
-        let agree = agree.map(|agree| agree.into_iter().all(|agrees| agrees));
-        self.agree = self.agree.zip(agree).map(|(proxy, firewall)| proxy && firewall);
+        let mut all = [self.agree].into_iter().chain(crossed.iter().map(Crossed::agrees));
+        let has_difference = all.clone().any(|agrees| agrees == Some(false));
+        self.agree =
+            if has_difference { Some(false) } else { all.all(|agrees| agrees.is_some()).then_some(true) };
         let Some((last, dropped)) = crossed.last().and_then(|last| Some((last, last.dropped()?))) else {
             return self;
         };
@@ -277,12 +278,14 @@ mod tests {
     use std::net::{Ipv4Addr, SocketAddr};
     use std::time::Duration;
 
+    use proxy_common::policy::{PolicyDirection, PolicyDrop};
     use proxy_common::verdict::Program;
 
     use super::*;
     use crate::cli::explain::frame::Protocol;
     use crate::dataplane::ebpf::dry_run::{Concern, Ran};
-    use crate::explain::{Call, Caller, Verdict, Walk};
+    use crate::dataplane::ebpf::firewall::PolicyRan;
+    use crate::explain::{Call, Caller, Judged, PolicyRun, Ruling, Verdict, Walk};
 
     fn explanation(walk: Verdict, run: Reason) -> Explanation {
         let step = Step { step: "vip", found: "it is one".to_owned(), maps: "VIPS".to_owned() };
@@ -316,5 +319,70 @@ mod tests {
             "{text}"
         );
         assert!(!text.contains("vip"), "{text}");
+    }
+    fn crossed(ruling: Ruling, run: PolicyRun) -> Crossed {
+        let step = Step { step: "rule", found: "none allows it".to_owned(), maps: String::new() };
+        let judged = Judged {
+            direction: PolicyDirection::Ingress,
+            device: u32::MAX,
+            pod: Some("shop/web".to_owned()),
+            steps: vec![step],
+            ruling,
+            isolated_by: vec!["shop/closed".to_owned()],
+            why: "shop/closed isolates it".to_owned(),
+        };
+        Crossed { judged, run }
+    }
+
+    fn ran(dropped: Option<PolicyDrop>) -> PolicyRun {
+        PolicyRun::Ran(PolicyRan { dropped, duration: Duration::from_micros(1) })
+    }
+
+    fn served() -> Explanation {
+        let backend = Some(SocketAddr::from((Ipv4Addr::new(10, 1, 0, 1), 8080)));
+        explanation(Verdict { backend, ..Verdict::new(Reason::ServedLocal, "") }, Reason::ServedLocal)
+    }
+
+    #[test]
+    fn a_drop_of_the_firewall_is_the_end_of_the_packet() {
+        let denied = served().with_firewall(&[crossed(Ruling::Denied, ran(Some(PolicyDrop::Denied)))]);
+        assert_eq!((denied.reason, denied.drop, denied.backend), (Some("denied"), true, None));
+        assert_eq!((denied.agree, denied.difference()), (Some(true), None));
+        let text = denied.text(Shown::Steps);
+        for line in [
+            " 1 vip      it is one  [VIPS]\nthen        served_local by tc_ingress\n 2 rule     none allows it\n",
+            "verdict     DROP denied: shop/closed isolates it\n",
+            "checked     programs agree (tc_ingress, policy_to_pod)\n",
+            "try         kubectl -n shop get networkpolicy closed -o yaml\n",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
+        let json = serde_json::to_value(&denied).unwrap();
+        assert_eq!((&json["reason"], &json["drop"]), (&"denied".into(), &true.into()));
+        assert_eq!(json["firewall"][0]["isolated_by"][0], "shop/closed");
+    }
+
+    #[test]
+    fn a_packet_that_the_firewall_lets_pass_keeps_its_end() {
+        let allowed = Ruling::Allowed(vec!["shop/open".to_owned()]);
+        let passed = served().with_firewall(&[crossed(allowed, ran(None))]);
+        assert_eq!((passed.reason, passed.drop, passed.agree), (Some("served_local"), false, Some(true)));
+        assert!(passed.text(Shown::Steps).contains("verdict     served_local -> 10.1.0.1:8080\n"));
+        assert!(serde_json::to_value(served()).unwrap().get("firewall").is_none(), "the firewall is off");
+    }
+
+    #[test]
+    fn engines_that_differ_about_the_firewall_are_told() {
+        let differs = served().with_firewall(&[crossed(Ruling::Denied, ran(None))]);
+        assert_eq!((differs.agree, differs.drop), (Some(false), false));
+        assert_eq!(
+            differs.difference().unwrap(),
+            "policy_to_pod gives passed to a connect of the pod to 192.0.2.1:80, the walk denied"
+        );
+        let not_run = PolicyRun::NotRun("not asked".to_owned());
+        let alone = served().with_firewall(&[crossed(Ruling::Denied, not_run)]);
+        assert_eq!((alone.agree, alone.drop), (None, true));
+        let text = alone.text(Shown::Steps);
+        assert!(text.contains("checked     the firewall by the maps alone: not asked\n"), "{text}");
     }
 }

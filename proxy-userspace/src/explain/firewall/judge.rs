@@ -309,8 +309,8 @@ impl<A: Address, T: PolicyTables<A>> Judge<'_, A, T> {
             None => String::new(),
         };
         let class = match value & PEER_CLASS {
-            0 => "no rule of this node's pods names it by its address or labels".to_owned(),
-            class => format!("class {class} of those that rules name"),
+            0 => "no rule for a pod of this node names it".to_owned(),
+            class => format!("rules name it, as class {class}"),
         };
         self.note("peer", format!("{address}{text}: {class}"), "POLICY_PEERS*");
     }
