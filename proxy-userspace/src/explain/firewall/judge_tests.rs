@@ -97,7 +97,7 @@ impl Tables {
         self.judge_with((Ingress, WEB, UPLINK), from, &to, flags, Past::Known)
     }
 
-    fn from_web(&self, from: &str, to: &str, flags: u8) -> Judged {
+    fn of_web(&self, from: &str, to: &str, flags: u8) -> Judged {
         self.judge_with((Egress, WEB, WEB), from, to, flags, Past::Known)
     }
 }
@@ -186,7 +186,7 @@ fn a_denied_connection_names_the_policies_that_isolate_the_pod() {
         "shop/from-api, shop/from-all, shop/closed isolate shop/web for ingress, without a rule for TCP port 80 from \
          198.51.100.7"
     );
-    let judged = Tables::new().from_web("10.1.0.9:40000", "10.1.0.2:443", SYN);
+    let judged = Tables::new().of_web("10.1.0.9:40000", "10.1.0.2:443", SYN);
     assert_eq!(
         judged.why,
         "shop/closed isolates shop/web for egress, without a rule for TCP port 443 to 10.1.0.2"
@@ -236,7 +236,7 @@ fn the_own_node_reaches_its_pods_by_packets_that_it_makes_itself() {
 #[test]
 fn a_pod_always_reaches_itself() {
     let tables = Tables::new();
-    assert_eq!(tables.from_web("10.1.0.9:40000", "10.1.0.9:80", SYN).ruling, Ruling::Itself);
+    assert_eq!(tables.of_web("10.1.0.9:40000", "10.1.0.9:80", SYN).ruling, Ruling::Itself);
     let back = tables.judge_with((Ingress, WEB, WEB), "192.0.2.1:80", "10.1.0.9:80", SYN, Past::Known);
     assert_eq!(back.ruling, Ruling::Itself);
 }
@@ -271,7 +271,7 @@ fn a_packet_in_the_midst_of_a_connection_is_judged_by_its_entry() {
 #[test]
 fn soon_after_the_first_policy_a_packet_without_an_entry_may_be_a_reply() {
     let mut tables = Tables::new();
-    let reply = |tables: &Tables| tables.from_web("10.1.0.9:80", "10.1.0.2:40000", ACK).ruling;
+    let reply = |tables: &Tables| tables.of_web("10.1.0.9:80", "10.1.0.2:40000", ACK).ruling;
     for (until, expected) in [(NOW + LENIENT_SECONDS, allowed(&["from-api"])), (NOW, Ruling::Denied)] {
         if let Some(pod) = tables.pods.get_mut(&WEB) {
             pod.lenient_until = until;
