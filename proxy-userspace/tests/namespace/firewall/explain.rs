@@ -42,8 +42,8 @@ impl Guarded {
         self.explained(node_of(to), &["--proto", protocol, &source.to_string(), &target])
     }
 
-    /// Checks that a pod's packets to an address are explained so in both families and protocols, and that connections end
-    /// as the explanations say. `backend` is the only pod behind the address.
+    /// Checks that a pod's packets to an address are explained so in both families, and that connections end as the
+    /// explanations say. `backend` is the only pod behind the address.
     fn expect(&self, from: &str, to: (Dual, u16), backend: &str, rulings: &[&str]) -> Result<()> {
         let mut is_dropped = false;
         for (family, protocol) in both() {
@@ -78,8 +78,9 @@ fn rulings_of(item: &Value) -> Vec<String> {
     rows.map(row).collect()
 }
 
+/// Both families and both protocols: an explanation costs a load of all programs.
 fn both() -> impl Iterator<Item = (Family, &'static str)> {
-    Family::ALL.into_iter().flat_map(|family| PROTOCOLS.map(|protocol| (family, protocol)))
+    Family::ALL.into_iter().zip(PROTOCOLS)
 }
 
 /// Returns the node of a pod: `pod-2a` is on node 2.
@@ -196,6 +197,10 @@ fn explain_knows_pods_that_the_firewall_does_not_know_foreign_sources_and_the_ow
         ensure!(rulings_of(&item) == ["egress foreign_source"] && item["agree"] == true, "{item:#}");
         ensure!(item["reason"] == "foreign_source" && item["drop"] == true, "{item:#}");
     }
+    // Nothing of it has come to pass.
+    let dropped = cluster.proxy(1)?.command(&["monitor", "--last", "1000", "-o", "jsonl"])?;
+    let dropped = String::from_utf8(dropped.stdout)?;
+    ensure!(dropped.contains("unknown_pod") && !dropped.contains("foreign_source"), "{dropped}");
     Ok(())
 }
 
