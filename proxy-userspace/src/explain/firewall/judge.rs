@@ -210,10 +210,14 @@ impl<A: Address, T: PolicyTables<A>> Judge<'_, A, T> {
         if profile == NOT_ISOLATED {
             return Ruling::NotIsolated;
         }
-        self.isolated = Some(direction);
         let value = self.tables.peer(&self.key.peer);
+        let is_own_node = opened == OPENED_BY_PEER && may_be_node && value & PEER_OWN_NODE != 0;
+        if profile == UNKNOWN_PROFILE && !is_own_node {
+            return Ruling::UnknownPod;
+        }
+        self.isolated = Some(direction);
         self.note_peer(value);
-        if opened == OPENED_BY_PEER && may_be_node && value & PEER_OWN_NODE != 0 {
+        if is_own_node {
             return Ruling::OwnNode;
         }
         let rule = |profile: u32| PolicyRule {

@@ -215,6 +215,7 @@ fn a_pod_that_is_not_known_is_closed_while_the_cluster_has_policies() {
         |tables: &Tables, place| tables.judge_with(place, "10.1.0.2:40000", "10.1.0.77:80", SYN, Past::Known);
     let judged = judge(&tables, unknown);
     assert_eq!((&judged.ruling, &judged.pod), (&Ruling::UnknownPod, &None));
+    assert_eq!(judged.steps.len(), 1, "no rule has the pod's profile: {:?}", judged.steps);
     assert_eq!(judged.why, "the pod behind veth is not known (yet), and the cluster has policies (ingress)");
     assert_eq!(judge(&tables, (Egress, 99, 99)).ruling, Ruling::UnknownPod);
     tables.is_open_to_unknown = true;
