@@ -44,10 +44,11 @@ impl Index {
         let mut step = Step::default();
         // The node's own addresses are those of no pod.
         for address in addresses.difference(&site.addresses) {
-            let class = self.class_of(tables, *address, &mut step)?;
+            let has_pods = self.holders(*address).next().is_some();
+            let class = if has_pods { Some(self.class_of(tables, *address, &mut step)?) } else { None };
             match tables.basis.blocks.entry(*address, class) {
                 Some(class) => {
-                    tables.peers.insert((*address).into(), PeerEntry { class, is_own_node: false })
+                    tables.peers.insert((*address).into(), PeerEntry { class, is_own_node: false });
                 }
                 None => tables.peers.remove((*address).into()),
             }
@@ -76,20 +77,15 @@ impl Index {
         Some((name.clone(), SelectedPod::of(pod, ingress?, egress?)))
     }
 
-    /// Returns the class of the pods with an address; `None` inside if there are none. A new class comes with its rules.
-    fn class_of(&self, tables: &mut Compiled, address: IpAddr, step: &mut Step) -> Option<Option<u32>> {
+    /// Returns the class of the pods with an address. A new class comes with its rules; `None` if it has no number.
+    fn class_of(&self, tables: &mut Compiled, address: IpAddr, step: &mut Step) -> Option<u32> {
         let Compiled { numbers, basis, rules, .. } = tables;
-        let mut has_pods = false;
         for (_, pod) in self.holders(address) {
             basis.members.learn(self, &numbers.sets, &pod.traits);
-            has_pods = true;
-        }
-        if !has_pods {
-            return Some(None);
         }
         let sets = sets_of(self, &basis.members, address);
         if let Some(class) = numbers.classes.get(&sets) {
-            return Some(Some(*class));
+            return Some(*class);
         }
         let class = new_class(&sets, &numbers.classes)?;
         let mut new = Rules::default();
@@ -106,6 +102,6 @@ impl Index {
         }
         step.rules.extend(new.iter());
         numbers.classes.insert(sets, class);
-        Some(Some(class))
+        Some(class)
     }
 }

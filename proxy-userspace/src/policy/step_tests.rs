@@ -34,16 +34,13 @@ fn tables_that_follow_pods_judge_as_those_that_are_computed_anew() {
             change(random, &mut index);
             let changes = index.take_changes();
             let before = tables.clone();
-            match index.step(&site, &mut tables, &changes) {
-                Some(step) => {
-                    steps += 1;
-                    new_classes += usize::from(!step.rules.is_empty());
-                    check_step(&before, &tables, &step.addresses, &step.rules);
-                }
-                None => {
-                    wholes += 1;
-                    tables = index.compile_after(&site, &before);
-                }
+            if let Some(step) = index.step(&site, &mut tables, &changes) {
+                steps += 1;
+                new_classes += usize::from(!step.rules.is_empty());
+                check_step(&before, &tables, &step.addresses, &step.rules);
+            } else {
+                wholes += 1;
+                tables = index.compile_after(&site, &before);
             }
             check(&tables, &index.compile_after(&site, &tables), &format!("seed {seed}, change {number}"));
         }

@@ -153,7 +153,7 @@ fn the_rules_for_new_devices_come_with_the_first_policy_and_go_with_the_last_one
     wait_for_rules(&guarded, false)
 }
 
-/// The device of a pod that a CNI routes to, without a bridge.
+// A CNI routes to it, without a bridge.
 #[test]
 fn a_routed_pod_that_starts_while_no_agent_runs_is_closed() -> Result<()> {
     let mut guarded = Guarded::start(1, 1, &[])?;

@@ -63,13 +63,14 @@ impl NewDevices {
     pub fn open(patterns: &[DevicePattern]) -> io::Result<Self> {
         let mut names = Vec::new();
         for pattern in patterns {
-            match pattern.beginning() {
-                Some(name) => names.push(name),
-                None => warn!(
-                    %pattern,
-                    "new devices with such a name are open until they have their programs: nftables takes a * only at the end"
-                ),
+            if let Some(name) = pattern.beginning() {
+                names.push(name);
+                continue;
             }
+            warn!(
+                %pattern,
+                "new devices with such a name are open until they have their programs: nftables takes a * only at the end"
+            );
         }
         let rules = |family| Rules { table: table(family), held: None, refused: None };
         Ok(Self { channel: Channel::open(NETLINK_NETFILTER)?, names, tables: [BRIDGE, INET].map(rules) })
@@ -105,7 +106,7 @@ impl NewDevices {
                     rules.refused = Some(error.to_string());
                 }
                 Err(error) => {
-                    failures.push(format!("table {} can't be written: {error}", rules.table.words()))
+                    failures.push(format!("table {} can't be written: {error}", rules.table.words()));
                 }
             }
         }

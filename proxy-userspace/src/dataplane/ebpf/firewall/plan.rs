@@ -57,7 +57,7 @@ impl Tables {
         has_policies: bool,
     ) -> Self {
         let mut peers: BTreeMap<IpNet, u32> =
-            compiled.peers.iter().map(|(net, peer)| (*net, value(peer))).collect();
+            compiled.peers.iter().map(|(net, peer)| (*net, value(*peer))).collect();
         let of_nodes = nodes.iter().filter_map(|node| Some(((*node).into(), peer(compiled, nodes, *node)?)));
         peers.extend(of_nodes);
         let flags = if has_policies { 0 } else { POLICY_OPEN_UNKNOWN };
@@ -140,7 +140,7 @@ impl Tables {
     }
 }
 
-fn value(peer: &PeerEntry) -> u32 {
+const fn value(peer: PeerEntry) -> u32 {
     if peer.is_own_node { peer.class | PEER_OWN_NODE | PEER_NODE } else { peer.class }
 }
 
@@ -148,9 +148,9 @@ fn value(peer: &PeerEntry) -> u32 {
 fn peer(compiled: &Compiled, nodes: &BTreeSet<IpAddr>, address: IpAddr) -> Option<u32> {
     if nodes.contains(&address) {
         let around = compiled.peers.longest(address).copied().unwrap_or_default();
-        return Some(value(&around) | PEER_NODE);
+        return Some(value(around) | PEER_NODE);
     }
-    compiled.peers.get(address.into()).map(value)
+    compiled.peers.get(address.into()).copied().map(value)
 }
 
 /// Adds the changes of peers. A longer prefix is written before one around it, so that no address has the value of the

@@ -88,6 +88,7 @@ impl Holders {
 
 impl Holders {
     /// Returns what is to be done with these devices of pods, and with others.
+    #[must_use]
     pub fn devices(&self, ends: &BTreeMap<u32, FarEnd>, others: &BTreeSet<u32>) -> Devices {
         let guarded = ends.keys().filter(|device| !self.aside.contains(device)).copied().collect();
         Devices { guarded, aside: self.aside.clone(), others: others.clone() }
