@@ -61,14 +61,13 @@ pub use step::Step;
 pub use view::{PodView, Selecting};
 
 #[cfg(test)]
+#[path = "../../tests/clusters/mod.rs"]
+#[expect(dead_code, reason = "other tests need the rest")]
+mod clusters;
+#[cfg(test)]
 mod invalid_tests;
 #[cfg(test)]
-mod oracle;
-#[cfg(test)]
 mod pods_tests;
-#[cfg(test)]
-#[path = "../../tests/fuzz/random.rs"]
-mod random;
 #[cfg(test)]
 mod scale_tests;
 #[cfg(test)]
@@ -81,5 +80,3 @@ mod tables_tests;
 mod testing;
 #[cfg(test)]
 mod truth_tests;
-#[cfg(test)]
-mod world;

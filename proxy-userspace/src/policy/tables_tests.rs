@@ -5,9 +5,9 @@ use std::net::IpAddr;
 
 use serde_json::{Value, json};
 
-use super::random::Random;
+use super::clusters::random::Random;
+use super::clusters::world::World;
 use super::testing::{cluster, node, pod, policy};
-use super::world::World;
 use super::{Compiled, Direction, Index, NamespacedName, SelectedPod, Site, Traffic};
 
 fn compile(index: &Index, name: &str) -> Compiled {

@@ -3,22 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use super::oracle::Oracle;
-use super::random::Random;
+use super::clusters::oracle::Oracle;
+use super::clusters::random::Random;
+use super::clusters::world::{ASKED, World, nodes};
 use super::testing::{decision_of, node};
-use super::world::{HOSTS4, HOSTS6, World, nodes};
 use super::{Compiled, Connection, Decision, Direction, Explanation, Index, NamespacedName, Site, Traffic};
 
 /// Random clusters of a usual run.
 const WORLDS: u64 = 300;
-
-/// Protocol as the API writes it, its number, and the ports that are asked for.
-const ASKED: [(&str, u8, &[u16]); 4] = [
-    ("TCP", 6, &[53, 79, 80, 81, 82, 1500, 2000, 2001, 8080]),
-    ("UDP", 17, &[53, 80, 1000, 2001]),
-    ("SCTP", 132, &[9, 80, 3868]),
-    ("ICMP", 1, &[0]),
-];
 
 #[test]
 fn tables_and_explanations_agree_with_the_oracle_for_every_connection() {
@@ -44,8 +36,8 @@ fn judge(seed: u64, world: &World, index: &Index, tally: &mut BTreeMap<&str, usi
         .iter()
         .map(|(name, _)| (*name, index.compile(&Site { node: (*name).to_owned(), addresses: node(name) })))
         .collect();
-    for (family, hosts) in [(0, HOSTS4), (1, HOSTS6)] {
-        let addresses: Vec<String> = ends(world, family, &hosts);
+    for family in [0, 1] {
+        let addresses = world.ends(family);
         let ends: Vec<End> = addresses.iter().map(|address| End::of(&oracle, address)).collect();
         for from in &ends {
             for to in ends.iter().filter(|to| from.pod.is_some() || to.pod.is_some()) {
@@ -122,16 +114,6 @@ impl<'a> End<'a> {
             node: on,
         }
     }
-}
-
-/// Returns the addresses of one family: pods, nodes and hosts.
-fn ends(world: &World, family: usize, hosts: &[&str]) -> Vec<String> {
-    let pods = world.pods.iter().take(8);
-    let mut ends: Vec<String> =
-        pods.map(|pod| pod["status"]["podIPs"][family]["ip"].as_str().unwrap().to_owned()).collect();
-    ends.extend(nodes().into_iter().map(|(_, addresses)| addresses[family].clone()));
-    ends.extend(hosts.iter().map(|host| (*host).to_owned()));
-    ends
 }
 
 const fn label(decision: Decision) -> &'static str {

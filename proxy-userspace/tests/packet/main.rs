@@ -14,6 +14,9 @@ mod answers;
 mod backend_node;
 mod case;
 mod clients;
+#[path = "../clusters/mod.rs"]
+#[expect(dead_code, reason = "other tests need the rest")]
+mod clusters;
 mod cut;
 mod director;
 mod dispatch;

@@ -91,7 +91,7 @@ impl TestContext {
     }
 
     /// Lets an skb have come in by another device, or by none (0).
-    pub(super) fn came_in_by(&mut self, device: u32) {
+    pub fn came_in_by(&mut self, device: u32) {
         self.bytes[SK_BUFF_INGRESS_IFINDEX..SK_BUFF_INGRESS_IFINDEX + 4]
             .copy_from_slice(&device.to_ne_bytes());
     }

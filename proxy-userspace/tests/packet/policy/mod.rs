@@ -1,10 +1,12 @@
 //! The pod firewall: one pod of this node, and the packets that pass its device.
 
+mod clusters;
 mod connections;
 mod datagrams;
 mod errors;
 mod fragments;
 mod neighbours;
+mod node;
 mod shapes;
 mod sources;
 mod unknown;

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use serde_json::Value;
 
 /// A cluster in manifests.
-pub(super) struct Oracle<'a> {
+pub struct Oracle<'a> {
     pub namespaces: &'a [Value],
     pub pods: &'a [Value],
     pub policies: &'a [Value],
@@ -17,23 +17,24 @@ pub(super) struct Oracle<'a> {
 }
 
 /// What the policies say about two addresses.
-pub(super) struct Pair<'a> {
-    egress: End<'a>,
-    ingress: End<'a>,
+pub struct Pair<'a> {
+    /// At the source.
+    pub egress: End<'a>,
+    /// At the destination.
+    pub ingress: End<'a>,
 }
 
 /// What the policies of one end say.
-enum End<'a> {
+pub enum End<'a> {
+    /// They allow everything.
     Open,
     /// The `ports` of the rules that match, and the pods whose names of ports count.
-    Isolated {
-        ports: Vec<&'a Value>,
-        target: Option<&'a Value>,
-    },
+    Isolated { ports: Vec<&'a Value>, target: Option<&'a Value> },
 }
 
 impl<'a> Oracle<'a> {
-    pub(super) fn pair(&self, from: &str, to: &str) -> Pair<'a> {
+    /// Returns the policies of two addresses.
+    pub fn pair(&self, from: &str, to: &str) -> Pair<'a> {
         let (source, target) = (self.pod_at(from), self.pod_at(to));
         Pair {
             egress: self.end("egress", source, from, target, to),
@@ -42,7 +43,7 @@ impl<'a> Oracle<'a> {
     }
 
     /// Returns the pod with an address that policies can select.
-    pub(super) fn pod_at(&self, address: &str) -> Option<&'a Value> {
+    pub fn pod_at(&self, address: &str) -> Option<&'a Value> {
         self.pods.iter().find(|pod| {
             let phase = pod["status"]["phase"].as_str().unwrap_or("");
             let has_ended = phase == "Succeeded" || phase == "Failed";
@@ -122,13 +123,15 @@ impl<'a> Oracle<'a> {
 }
 
 impl Pair<'_> {
-    pub(super) fn allows(&self, protocol: &str, port: u64) -> bool {
+    /// Returns whether both ends allow a connection.
+    pub fn allows(&self, protocol: &str, port: u64) -> bool {
         self.egress.allows(protocol, port) && self.ingress.allows(protocol, port)
     }
 }
 
 impl End<'_> {
-    fn allows(&self, protocol: &str, port: u64) -> bool {
+    /// Returns whether this end allows a connection.
+    pub fn allows(&self, protocol: &str, port: u64) -> bool {
         match self {
             End::Open => true,
             End::Isolated { ports, target } => ports.iter().any(|ports| {
