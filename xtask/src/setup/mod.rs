@@ -8,6 +8,7 @@ mod e2e;
 mod go;
 mod go_tools;
 mod mounts;
+mod policies;
 mod prometheus;
 mod tools;
 
@@ -18,6 +19,7 @@ pub use debian::is_root;
 pub use e2e::{agnhost_data, ensure_e2e_programs};
 pub use go_tools::ensure_manifest_tools;
 pub use mounts::BPFFS;
+pub use policies::{POLICY_PEER, ensure_policy_peer};
 pub use prometheus::ensure_prometheus;
 pub use tools::{ZIG, zig};
 
@@ -27,8 +29,8 @@ use crate::workspace::Workspace;
 /// Arguments of `cargo xtask setup`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Build kube-apiserver, etcd and kube-proxy too, with Go; the first time takes a quarter of an
-    /// hour
+    /// Build kube-apiserver, etcd, kube-proxy and kube-network-policies too, with Go; the first time
+    /// takes a quarter of an hour
     #[arg(long)]
     apiserver: bool,
     /// Build the programs of `cargo xtask cluster` too, with Go; the first time takes half an hour
@@ -42,6 +44,7 @@ pub fn setup(workspace: &Workspace, args: &Args) -> Result<()> {
     if args.apiserver {
         println!("export {ASSETS}={}", ensure_apiserver(workspace)?.display());
         println!("export {KUBE_PROXY}={}", ensure_kube_proxy(workspace)?.display());
+        println!("export {POLICY_PEER}={}", ensure_policy_peer(workspace)?.display());
     }
     if args.cluster {
         ensure(workspace, &[Need::Cluster])?;

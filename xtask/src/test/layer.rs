@@ -42,7 +42,7 @@ pub enum Layer {
     Dataplane,
     /// The test bed: real agents and real sockets, through XDP and again through TC
     Namespace,
-    /// A real kube-apiserver and etcd, which Go builds the first time
+    /// A real kube-apiserver and etcd, and another implementation of NetworkPolicy, which Go builds the first time
     Apiserver,
     /// A real cluster of kubelets and pods; runs if it is named, and with `--long`
     Cluster,
@@ -111,6 +111,8 @@ enum Work {
     TargetWithTraceObject(&'static str),
     /// One test target that talks to a real API server.
     TargetWithApiserver(&'static str),
+    /// One test target that asks another implementation of NetworkPolicy.
+    TargetWithPolicyPeer(&'static str),
     /// One test target that starts a real cluster.
     TargetWithCluster(&'static str),
     /// The tests of one of its modules, with agents that get this `--xdp`.
@@ -184,6 +186,7 @@ impl Layer {
                     title: "apiserver, --xdp off",
                     work: Work::ModuleWithApiserver { target: "apiserver", module: "traffic", xdp: "off" },
                 },
+                Pass { title: "policies", work: Work::TargetWithPolicyPeer("policies") },
             ],
             Self::Cluster => &[Pass { title: "cluster", work: Work::TargetWithCluster("cluster") }],
             Self::Fuzz => &[Pass { title: "fuzz", work: Work::Target("fuzz") }],
@@ -211,6 +214,7 @@ impl Work {
             | Self::TargetWithBenchObject(name)
             | Self::TargetWithTraceObject(name)
             | Self::TargetWithApiserver(name)
+            | Self::TargetWithPolicyPeer(name)
             | Self::TargetWithCluster(name) => vec![name],
             Self::ModuleWithApiserver { target, .. } => vec![target],
             Self::OtherKernels => vm::Target::ALL.map(|target| target.name).to_vec(),
@@ -259,6 +263,7 @@ pub fn perform(
         Work::Unit => cargo.args(["--lib", "--bins"]),
         Work::Target(name)
         | Work::TargetWithApiserver(name)
+        | Work::TargetWithPolicyPeer(name)
         | Work::TargetWithCluster(name)
         | Work::TargetWithTraceObject(name)
         | Work::TargetWithBenchObject(name) => cargo.args(["--test", name]),
@@ -293,6 +298,12 @@ pub fn perform(
             .and_then(|assets| Ok((assets, setup::ensure_kube_proxy(workspace)?)));
         match programs {
             Ok((assets, proxy)) => cargo.env(setup::ASSETS, assets).env(setup::KUBE_PROXY, proxy),
+            Err(reason) => return Ok(Outcome::Unable(format!("{reason:#}"))),
+        };
+    }
+    if matches!(pass.work, Work::TargetWithPolicyPeer(_)) {
+        match setup::ensure_policy_peer(workspace) {
+            Ok(program) => cargo.env(setup::POLICY_PEER, program),
             Err(reason) => return Ok(Outcome::Unable(format!("{reason:#}"))),
         };
     }

@@ -29,6 +29,7 @@ pub fn prepare(workspace: &Workspace, args: &PrepareArgs) -> Result<()> {
             Layer::Apiserver => {
                 setup::ensure_apiserver(workspace)?;
                 setup::ensure_kube_proxy(workspace)?;
+                setup::ensure_policy_peer(workspace)?;
             }
             Layer::Trace => drop(build::trace_object(workspace)?),
             Layer::Bench => build::bench_object(workspace)?,
