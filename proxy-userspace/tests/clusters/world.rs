@@ -37,6 +37,7 @@ pub const ASKED: [(&str, u8, &[u16]); 4] = [
     ("ICMP", 1, &[0]),
 ];
 
+const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 const NAMESPACES: [&str; 3] = ["red", "green", "blue"];
 /// Pods with a network of their own, half of them on each node.
 const USUAL_PODS: usize = 8;
@@ -85,7 +86,11 @@ impl World {
     fn of(dice: &mut Dice<'_>) -> Self {
         let teams = ["a", "b"];
         let namespaces = NAMESPACES.iter().map(|name| {
-            let labels = if dice.one_in(4) { json!({}) } else { json!({"team": dice.pick(&teams)}) };
+            // The API server gives each of them this label.
+            let mut labels = json!({NAME_LABEL: name});
+            if !dice.one_in(4) {
+                labels["team"] = json!(dice.pick(&teams));
+            }
             namespace(name, labels)
         });
         let namespaces = namespaces.collect();
@@ -115,7 +120,8 @@ impl World {
 fn labels(dice: &mut Dice<'_>) -> Value {
     let mut labels = json!({"app": dice.pick(&["web", "db", "api"])});
     if !dice.one_in(3) {
-        labels["tier"] = json!(dice.pick(&["front", "back"]));
+        // A label without a value is not a label that is missing.
+        labels["tier"] = json!(dice.pick(&["front", "back", ""]));
     }
     labels
 }
@@ -214,7 +220,13 @@ fn selector(dice: &mut Dice<'_>) -> Value {
     match dice.below(6) {
         0 | 1 => json!({}),
         2 => json!({"matchLabels": {"app": dice.pick(&["web", "db", "api"])}}),
-        3 => json!({"matchLabels": {"tier": dice.pick(&["front", "back"])}}),
+        3 => {
+            let mut selector = json!({"matchLabels": {"tier": dice.pick(&["front", "back", ""])}});
+            if dice.one_in(3) {
+                selector["matchExpressions"] = json!([expression(dice, "app", "app")]);
+            }
+            selector
+        }
         _ => {
             let count = 1 + dice.below(2);
             json!({"matchExpressions": (0..count).map(|_| expression(dice, "app", "tier")).collect::<Vec<_>>()})
@@ -223,9 +235,10 @@ fn selector(dice: &mut Dice<'_>) -> Value {
 }
 
 fn namespace_selector(dice: &mut Dice<'_>) -> Value {
-    match dice.below(3) {
+    match dice.below(4) {
         0 => json!({}),
-        1 => json!({"matchLabels": {"team": dice.pick(&["a", "b"])}}),
+        1 => json!({"matchLabels": {NAME_LABEL: dice.pick(&NAMESPACES)}}),
+        2 => json!({"matchLabels": {"team": dice.pick(&["a", "b"])}}),
         _ => json!({"matchExpressions": [expression(dice, "team", "team")]}),
     }
 }
@@ -238,7 +251,7 @@ fn expression(dice: &mut Dice<'_>, key: &str, other: &str) -> Value {
         return json!({"key": key, "operator": operator, "values": values});
     }
     let operator = *dice.pick(&["In", "NotIn", "Exists", "DoesNotExist"]);
-    let all = ["web", "db", "front", "back", "a", "none"];
+    let all = ["web", "db", "front", "back", "", "a", "none"];
     let values: Vec<&str> = match operator {
         "In" | "NotIn" => (0..=dice.below(3)).map(|_| *dice.pick(&all)).collect(),
         _ => Vec::new(),
@@ -257,10 +270,12 @@ fn block(dice: &mut Dice<'_>) -> Value {
             ])
             .clone();
     }
-    let blocks: [(&str, &[&str]); 12] = [
+    let blocks: [(&str, &[&str]); 13] = [
         ("0.0.0.0/0", &["10.0.0.0/8", "192.0.2.0/25", "10.244.1.0/24"]),
         ("10.244.0.0/16", &["10.244.1.0/24", "10.244.2.4/30", "10.244.1.2/32"]),
         ("10.244.1.0/24", &["10.244.1.0/30", "10.244.1.1/32"]),
+        // Bits behind the prefix don't count.
+        ("10.244.2.7/23", &["10.244.2.5/31"]),
         ("10.244.1.2/31", &["10.244.1.2/32"]),
         ("10.244.2.5/32", &[]),
         ("192.0.2.0/24", &["192.0.2.128/25", "192.0.2.8/29"]),
