@@ -46,7 +46,9 @@ fn the_programs_agree_with_the_oracle_about_every_connection_of_random_clusters(
                 node.write(&index);
             }
             Round { seed, world: &world, nodes: &nodes }.judge(&mut tally);
-            nodes.iter().for_each(Node::check_drops);
+            for node in &nodes {
+                node.check_drops(seed);
+            }
         }
         println!("{tally:?}");
         // Each verdict occurs often, else the table says little.

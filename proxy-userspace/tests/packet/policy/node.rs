@@ -143,15 +143,15 @@ impl Node {
         }
     }
 
-    /// Checks that policies alone have dropped packets.
-    pub fn check_drops(&self) {
+    /// Checks that policies alone have dropped packets, up to the cluster of this seed.
+    pub fn check_drops(&self, seed: u64) {
         let judged = judged(&self.bpffs).unwrap().unwrap();
         let dropped = |is_denied: bool| {
             let reasons =
                 judged.dropped.iter().filter(|((_, reason), _)| (*reason == PolicyDrop::Denied) == is_denied);
             reasons.map(|(_, counter)| counter.packets).sum::<u64>()
         };
-        assert_eq!((dropped(true), dropped(false)), (self.dropped.get(), 0), "{judged:?}");
+        assert_eq!((dropped(true), dropped(false)), (self.dropped.get(), 0), "seed {seed}: {judged:?}");
     }
 }
 
