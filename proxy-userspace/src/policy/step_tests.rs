@@ -5,9 +5,9 @@ use std::net::IpAddr;
 
 use serde_json::{Value, json};
 
-use super::random::Random;
+use super::clusters::random::Random;
+use super::clusters::world::{HOSTS4, HOSTS6, World};
 use super::testing::{namespace, node, pod};
-use super::world::{HOSTS4, HOSTS6, World};
 use super::{Changes, Compiled, Direction, Index, RuleKey, Site, Traffic};
 
 const WORLDS: u64 = 80;
