@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use ipnet::IpNet;
 
+use super::basis::Blocks;
 use super::compiled::PeerEntry;
 use super::index::Index;
 use super::numbers::{keep, number};
@@ -26,31 +27,6 @@ pub(super) struct Classes {
     pub of_set: BTreeMap<u32, BTreeSet<u32>>,
     /// The classes of prefixes.
     pub blocks: Blocks,
-}
-
-/// The classes of `ipBlock`s and their exceptions, for addresses without a pod.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Blocks(Prefixes<u32>);
-
-impl Blocks {
-    /// Returns the class of an address without a pod.
-    pub fn around(&self, address: IpAddr) -> u32 {
-        self.0.longest(address).copied().unwrap_or_default()
-    }
-
-    /// Returns the class that the entry of an address has; `None` = the prefixes around it say the same. `of_pods` is the
-    /// class of its pods.
-    pub fn entry(&self, address: IpAddr, of_pods: Option<u32>) -> Option<u32> {
-        of_pods.filter(|class| *class != self.around(address)).or_else(|| self.of_prefix(address.into()))
-    }
-
-    /// Returns the class of a prefix of blocks; `None` = it is not one, or those around it have the same class.
-    fn of_prefix(&self, prefix: IpNet) -> Option<u32> {
-        let mut containing = self.0.containing(prefix);
-        let (_, own) = containing.next().filter(|(net, _)| **net == prefix)?;
-        let outer = containing.next().map_or(0, |(_, class)| *class);
-        Some(*own).filter(|own| *own != outer)
-    }
 }
 
 impl Classes {
@@ -75,9 +51,9 @@ impl Classes {
         for (prefix, sets) in blocks {
             of_blocks.insert(prefix, class(sets));
         }
-        let blocks = Blocks(of_blocks);
+        let blocks = Blocks::new(of_blocks);
         let mut peers = Prefixes::default();
-        for (prefix, _) in blocks.0.iter() {
+        for prefix in blocks.iter() {
             if let Some(class) = blocks.of_prefix(*prefix) {
                 peers.insert(*prefix, PeerEntry { class, is_own_node: false });
             }

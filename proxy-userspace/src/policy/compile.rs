@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::classes::{Blocks, Classes};
+use super::basis::{Basis, Site};
+use super::classes::Classes;
 use super::compiled::{Compiled, RuleKey, Rules, SelectedPod};
 use super::index::Index;
 use super::numbers::{Numbers, keep};
@@ -15,15 +16,6 @@ use super::ports::{NamedPort, Ports};
 use super::rule_set::{Joined, Peers, RuleSet};
 use super::sets::{Members, PeerSet};
 use super::spec::Direction;
-
-/// The node whose tables are asked for.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Site {
-    /// Its name, as in `spec.nodeName` of pods.
-    pub node: String,
-    /// Its own addresses, which always reach its pods.
-    pub addresses: BTreeSet<IpAddr>,
-}
 
 /// A pod on the node with a network of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,14 +34,6 @@ const SETS: Range<u32> = 0..u32::MAX;
 
 /// The rules of pods that are alike: ingress, egress.
 type Both = [Option<Joined>; 2];
-
-/// What a step from one result to the next needs of the first one.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Basis {
-    pub site: Site,
-    pub members: Members,
-    pub blocks: Blocks,
-}
 
 impl Index {
     /// Returns the tables of a node.

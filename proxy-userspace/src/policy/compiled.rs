@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use super::compile::Basis;
+use super::basis::Basis;
 use super::numbers::Numbers;
 use super::object::NamespacedName;
 use super::pod::PodSpec;

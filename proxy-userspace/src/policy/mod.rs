@@ -27,6 +27,7 @@
 //! with an invalid `podSelector` isolates the pods that the rest of the selector matches, and allows nothing.
 #![forbid(unsafe_code)]
 
+mod basis;
 mod block;
 mod changes;
 mod classes;
@@ -48,8 +49,9 @@ mod step;
 mod unresolved;
 mod view;
 
+pub use basis::Site;
 pub use changes::Changes;
-pub use compile::{LocalPod, Site};
+pub use compile::LocalPod;
 pub use compiled::{Compiled, Decision, PeerEntry, RuleKey, Rules, SelectedPod, Traffic};
 pub use explain::{Connection, Explanation, RuleName, Side, Verdict};
 pub use index::Index;

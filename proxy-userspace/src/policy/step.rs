@@ -5,9 +5,10 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use super::basis::Site;
 use super::changes::Changes;
 use super::classes::{new_class, sets_of};
-use super::compile::{Site, write_rules};
+use super::compile::write_rules;
 use super::compiled::{Compiled, PeerEntry, RuleKey, Rules, SelectedPod};
 use super::index::Index;
 use super::object::NamespacedName;

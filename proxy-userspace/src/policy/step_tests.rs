@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use serde_json::{Value, json};
 
 use super::clusters::random::Random;
-use super::clusters::world::{HOSTS4, HOSTS6, World};
+use super::clusters::world::World;
 use super::testing::{namespace, node, pod};
 use super::{Changes, Compiled, Direction, Index, RuleKey, Site, Traffic};
 
@@ -26,6 +26,8 @@ fn tables_that_follow_pods_judge_as_those_that_are_computed_anew() {
         for number in 0..4 {
             index.tell_all(&policies(random, number));
         }
+        let ends = (0..2).flat_map(|family| world.ends(family)).map(|end| end.parse().unwrap());
+        let ends: Vec<IpAddr> = ends.collect();
         let on = *random.pick(&["node-1", "node-2"]);
         let site = Site { node: on.to_owned(), addresses: node(on) };
         let mut tables = index.compile(&site);
@@ -42,7 +44,12 @@ fn tables_that_follow_pods_judge_as_those_that_are_computed_anew() {
                 wholes += 1;
                 tables = index.compile_after(&site, &before);
             }
-            check(&tables, &index.compile_after(&site, &tables), &format!("seed {seed}, change {number}"));
+            check(
+                &tables,
+                &index.compile_after(&site, &tables),
+                &ends,
+                &format!("seed {seed}, change {number}"),
+            );
         }
     }
     println!("{steps} steps, {wholes} whole computations, {new_classes} new classes");
@@ -77,11 +84,11 @@ fn change(random: &mut Random, index: &mut Index) {
 
 /// Checks that the tables judge as those that are computed anew. Their classes may be finer: sets that no pod of the node
 /// needs any more are still there.
-fn check(tables: &Compiled, whole: &Compiled, context: &str) {
+fn check(tables: &Compiled, whole: &Compiled, ends: &[IpAddr], context: &str) {
     const PORTS: [(u8, u16); 5] = [(6, 80), (6, 8080), (17, 53), (132, 9), (1, 0)];
     assert_eq!(tables.pods, whole.pods, "{context}");
     let of_entries = tables.peers.iter().chain(whole.peers.iter()).map(|(net, _)| net.addr());
-    let peers: BTreeSet<IpAddr> = of_entries.chain(ends()).collect();
+    let peers: BTreeSet<IpAddr> = of_entries.chain(ends.iter().copied()).collect();
     for pod in whole.pods.keys() {
         for (direction, peer) in
             Direction::ALL.into_iter().flat_map(|one| peers.iter().map(move |peer| (one, *peer)))
@@ -96,15 +103,6 @@ fn check(tables: &Compiled, whole: &Compiled, context: &str) {
             }
         }
     }
-}
-
-/// Returns hosts outside, and the addresses of pods.
-fn ends() -> impl Iterator<Item = IpAddr> {
-    let pods = (0..8).flat_map(|number| {
-        let node = 1 + number / 4;
-        [format!("10.244.{node}.{number}"), format!("fd00:244:{node}::{number}")]
-    });
-    HOSTS4.into_iter().chain(HOSTS6).map(str::to_owned).chain(pods).map(|text| text.parse().unwrap())
 }
 
 /// Checks that a step names everything that has changed.

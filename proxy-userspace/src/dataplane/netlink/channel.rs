@@ -57,7 +57,7 @@ impl Channel {
         self.exchange(message, NLM_F_DUMP)
     }
 
-    /// Sends many independent requests. The kernel answers failed ones and the last of each [`BATCH`], so a
+    /// Sends many independent requests. The kernel answers failed ones and the last of each batch, so a
     /// batch takes one system call each way.
     pub fn act_all<M>(&mut self, mut messages: Vec<M>, flags: u16) -> Vec<io::Result<()>>
     where

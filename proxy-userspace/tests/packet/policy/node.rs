@@ -51,7 +51,7 @@ impl Node {
 
     fn new(site: Site, free: Vec<u32>) -> Self {
         let bpffs = PathBuf::from(format!("/sys/fs/bpf/millrace-test-{}-{}", std::process::id(), site.node));
-        let firewall = Firewall::open(&bpffs).unwrap();
+        let firewall = Firewall::open(&bpffs, &[]).unwrap();
         let programs = bpffs.join(format!("millrace-firewall/v{POLICY_LAYOUT_VERSION}/programs"));
         let build = fs::read_dir(programs).unwrap().next().unwrap().unwrap().path();
         let program = |name: &str| SchedClassifier::from_pin(build.join(name)).unwrap();
@@ -86,7 +86,7 @@ impl Node {
     /// Ends the agent. Another one takes over its maps, and knows no tables.
     pub fn restart(&mut self) {
         self.firewall = None;
-        self.firewall = Some(Firewall::open(&self.bpffs).unwrap());
+        self.firewall = Some(Firewall::open(&self.bpffs, &[]).unwrap());
         self.compiled = Compiled::default();
     }
 
@@ -107,9 +107,11 @@ impl Node {
         let applied = self.firewall.as_mut().unwrap().apply(&Wanted {
             tables: &next,
             between: between.as_ref(),
+            step: None,
             has_policies: index.has_policies(),
             now: long_ago(),
             devices: &ends.collect(),
+            others: &BTreeSet::new(),
             pods: &pods,
             nodes: &nodes,
             views: &index.pods_of_node(&self.site.node).map(|pod| (pod.name, pod)).collect(),
