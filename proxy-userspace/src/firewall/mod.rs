@@ -21,7 +21,7 @@ pub use tell::PolicyProblem;
 use tell::Teller;
 
 use crate::dataplane::Mode;
-use crate::dataplane::ebpf::firewall::{Applied, Firewall, Holders, Wanted};
+use crate::dataplane::ebpf::firewall::{Applied, Firewall, Holders, Wanted, open_new_devices};
 use crate::dataplane::ebpf::read::monotonic_seconds;
 use crate::node::{AttachTarget, DevicePattern, FarEnd, Hook, PodDevices, Topology, device_name};
 use crate::policy::{Changes, Compiled, Index, LocalPod, Problem, Site};
@@ -57,6 +57,8 @@ const LOOK: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(20);
 /// The longest time between a change and its computation: the last one took long, and is to take a fifth of a processor.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// Time after which a device without another end is no pod's. A CNI may make a pair here, and move one end later.
+const ALONE: Duration = Duration::from_secs(5);
 /// Time until it is tried again to open the firewall.
 const RETRY: Duration = Duration::from_secs(10);
 /// Batches that are taken before a computation.
@@ -80,6 +82,10 @@ pub async fn keep_firewall(
                    here does so behind the firewall";
         warn!(problem = why, "the firewall");
         statuses.publish(FirewallStatus::failed(why));
+        // An agent that served by eBPF may have left them, and nobody lets new pods pass.
+        if let Err(error) = open_new_devices() {
+            warn!(%error, "the devices of new pods stay closed");
+        }
         return;
     }
     let (firewall, pod_devices) = loop {
@@ -107,6 +113,8 @@ pub async fn keep_firewall(
         devices: BTreeSet::new(),
         ends: BTreeMap::new(),
         holders: Holders::default(),
+        endless: BTreeMap::new(),
+        has_looked: false,
         is_settled: false,
         warned: BTreeSet::new(),
         teller: Teller::new(problems),
@@ -134,6 +142,10 @@ struct Keeper {
     ends: BTreeMap<u32, FarEnd>,
     /// The pods behind them.
     holders: Holders,
+    /// Devices without another end, since when.
+    endless: BTreeMap<u32, Instant>,
+    /// Whether the other ends were looked at once.
+    has_looked: bool,
     /// Whether each device had its pod, and each pod its device.
     is_settled: bool,
     /// What was warned of.
@@ -208,7 +220,10 @@ impl Keeper {
     /// Closes the devices of new pods, at once.
     async fn guard(&mut self, network: &Topology) {
         let all = pod_devices(network);
+        let mut passing = not_of_pods(network, &all);
         if all.is_subset(&self.devices) {
+            // A new uplink must not wait for the API server behind it.
+            self.firewall.guard(&BTreeSet::new(), &passing);
             return;
         }
         // A look that fails is repeated by the refresh.
@@ -224,7 +239,8 @@ impl Keeper {
             .filter(|(device, end)| !self.devices.contains(device) && !is_second(device, end))
             .map(|(device, _)| *device)
             .collect();
-        for failure in self.firewall.guard(&new, &all.difference(&new).copied().collect()) {
+        passing.extend(ends.iter().filter(|(device, end)| is_second(device, end)).map(|(device, _)| *device));
+        for failure in self.firewall.guard(&new, &passing) {
             warn!(problem = failure, "the firewall");
         }
     }
@@ -232,6 +248,11 @@ impl Keeper {
     /// Brings the firewall to the present state. Returns whether that has succeeded.
     async fn refresh(&mut self, network: &Topology, of_nodes: BTreeSet<IpAddr>) -> bool {
         let mut failures = self.look(network).await;
+        if !self.has_looked {
+            // Without their devices, all pods would seem to be gone.
+            self.statuses.publish(FirewallStatus::failed(&failures.join("; ")));
+            return false;
+        }
         if !self.is_stale {
             failures.extend(self.firewall.attach(&self.holders.devices(&self.ends, &self.others(network))));
             self.teller.tell(&self.index, Instant::now());
@@ -303,7 +324,9 @@ impl Keeper {
     /// until the device is gone: a pod that is known is not open because a question failed.
     async fn look(&mut self, network: &Topology) -> Vec<String> {
         let devices = pod_devices(network);
-        if self.is_settled && devices == self.devices {
+        let now = Instant::now();
+        let is_alone = |since: &Instant| now.duration_since(*since) >= ALONE;
+        if self.is_settled && devices == self.devices && self.endless.values().all(is_alone) {
             return Vec::new();
         }
         let before = self.ends.clone();
@@ -311,7 +334,12 @@ impl Keeper {
         let failed = match self.pod_devices.look(&devices).await {
             Ok(ends) => {
                 self.ends.extend(ends);
-                self.devices = devices;
+                let has_none = |device: &u32| !self.ends.contains_key(device);
+                self.endless.retain(|device, _| devices.contains(device) && has_none(device));
+                for device in devices.iter().filter(|device| has_none(device)) {
+                    self.endless.entry(*device).or_insert(now);
+                }
+                (self.devices, self.has_looked) = (devices, true);
                 None
             }
             Err(error) => Some(format!("the devices of pods can't be asked for: {error}")),
@@ -322,9 +350,10 @@ impl Keeper {
 
     /// Returns the devices that are no pods', among those that were looked at.
     fn others(&self, network: &Topology) -> BTreeSet<u32> {
-        let of_pods = pod_devices(network);
-        let others = network.devices.keys().filter(|device| !of_pods.contains(device));
-        others.chain(self.devices.iter().filter(|device| !self.ends.contains_key(device))).copied().collect()
+        let mut others = not_of_pods(network, &pod_devices(network));
+        let alone = self.endless.iter().filter(|(_, since)| since.elapsed() >= ALONE);
+        others.extend(alone.map(|(device, _)| *device));
+        others
     }
 
     /// Logs what a person should see, once.
@@ -344,6 +373,10 @@ impl Keeper {
         }
         self.warned = now;
     }
+}
+
+fn not_of_pods(network: &Topology, of_pods: &BTreeSet<u32>) -> BTreeSet<u32> {
+    network.devices.keys().filter(|device| !of_pods.contains(device)).copied().collect()
 }
 
 fn pod_devices(network: &Topology) -> BTreeSet<u32> {

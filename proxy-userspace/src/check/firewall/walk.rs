@@ -2,6 +2,7 @@
 
 use super::packet::Packet;
 use super::rule::{Truth, apply};
+use crate::dataplane::ebpf::firewall::NEW_DEVICES;
 use crate::dataplane::netlink::nftables::{Chain, Ruleset, Set, Verdict};
 
 /// The depth of jumps that is followed; the kernel's limit (NFT_JUMP_STACK_SIZE).
@@ -69,7 +70,9 @@ fn base_chains<'a>(ruleset: &'a Ruleset, packet: &Packet, hook: u32) -> Vec<&'a 
     let own = if packet.is_v6 { 10 } else { 2 };
     let is_met = |chain: &&Chain| {
         let base = chain.base.as_ref();
-        [INET, own].contains(&chain.table.family)
+        // The firewall's own rules drop what comes from pods that no agent has looked at, and no clients' packets.
+        chain.table.name != NEW_DEVICES
+            && [INET, own].contains(&chain.table.family)
             && base.is_some_and(|base| base.hook == hook && base.kind != "nat")
     };
     let mut chains: Vec<&Chain> = ruleset.chains.iter().filter(is_met).collect();

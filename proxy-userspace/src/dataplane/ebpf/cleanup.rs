@@ -42,6 +42,8 @@ pub fn cleanup(bpffs_path: &Path) -> Result<Cleaned, OpenError> {
     }
     bpffs::remove_tree(&layout.top(), &mut removed)?;
     removed.extend(firewall::remove(bpffs_path)?);
+    // They may be there without any pin.
+    firewall::open_new_devices()?;
     if !removed.is_empty() {
         // The agent created the directory if it is empty now. The removal fails for a mount point
         // and for a directory with other pins.

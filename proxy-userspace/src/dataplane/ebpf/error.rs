@@ -50,6 +50,9 @@ pub enum OpenError {
         /// The kernel's error.
         error: io::Error,
     },
+    /// The rules for new devices can't be deleted.
+    #[error("the tables millrace-firewall of nftables can't be deleted: {0}")]
+    Nftables(io::Error),
     /// Another agent uses the same directory.
     #[error("another agent{} is using {path}; a node has one at a time: stop that one first", numbered(*process))]
     InUse {
@@ -159,6 +162,7 @@ impl OpenError {
             | Self::BpffsPath { .. }
             | Self::ForeignPin { .. }
             | Self::File { .. }
+            | Self::Nftables(_)
             | Self::InUse { .. }
             | Self::OtherNamespace { .. }
             | Self::NoProgram { .. }

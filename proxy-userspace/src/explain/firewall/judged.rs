@@ -36,7 +36,8 @@ pub enum Ruling {
     NoPolicies,
     /// Passes: the entry of its connection says so, and no rule that is named.
     Connection,
-    /// Passes: each of these policies has a rule that allows it, as `namespace/name`. Empty if their names had no room.
+    /// Passes: each of these policies has a rule that allows it, as `namespace/name`. Those whose names had no room are missing, and
+    /// those that add nothing to one that allows everything.
     Allowed(Vec<String>),
     /// Dropped: policies isolate the pod, and no rule allows the connection.
     Denied,

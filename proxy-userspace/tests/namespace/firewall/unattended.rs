@@ -15,6 +15,16 @@ use tokio::time::timeout;
 
 use super::bench::{Guarded, LIMIT, ask_all, judge, wait_until_answer};
 
+/// The port of a server on the node.
+const ON_NODE: u16 = 8099;
+
+/// When a CNI moves one end of the pair into the pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    AtOnce,
+    Later,
+}
+
 /// A pod that a CNI makes on node 1.
 struct NewPod {
     namespace: Namespace,
@@ -23,24 +33,52 @@ struct NewPod {
 
 impl NewPod {
     /// Makes the pod, on the node's bridge.
-    fn make(guarded: &Guarded, host: u8) -> Result<Self> {
+    fn make(guarded: &Guarded, host: u8, end: End) -> Result<Self> {
         let neighbour = guarded.addresses("pod-1a")?;
         let addresses = with_host(neighbour, host);
         let namespace = Namespace::create(&format!("new-{host}"))?;
         let (device, file) = (format!("veth-new{host}"), namespace.file()?);
-        guarded.cluster.bed().node(1)?.namespace().run(async move || {
+        let node = guarded.cluster.bed().node(1)?.namespace();
+        let (here, of_node) = (node.file()?, guarded.cluster.bed().node(1)?.addresses());
+        node.run(async move || {
             let netlink = Netlink::open()?;
-            netlink.add_veth(&device, "eth0", &file).await?;
+            let other = format!("{device}-in");
+            match end {
+                End::AtOnce => netlink.add_veth(&device, "eth0", &file).await?,
+                End::Later => netlink.add_veth(&device, &other, &here).await?,
+            }
             netlink.add_port("cni0", &device).await?;
-            netlink.set_up(&device).await
+            netlink.set_up(&device).await?;
+            if end == End::Later {
+                // The agent looks at the device meanwhile.
+                tokio::time::sleep(Duration::from_millis(1_500)).await;
+                let mac = netlink.mac_of(&other).await?;
+                let index = netlink.index_of_mac(mac.into()).await?.context("no other end")?;
+                netlink.move_link(index, &file).await?;
+            }
+            Ok(())
         })?;
+        if end == End::Later {
+            let name = format!("veth-new{host}-in");
+            namespace.run(async move || {
+                let netlink = Netlink::open()?;
+                let mac = netlink.mac_of(&name).await?;
+                let index = netlink.index_of_mac(mac.into()).await?.context("no other end")?;
+                netlink.rename(index, "eth0").await
+            })?;
+        }
         namespace.run(async move || {
             let netlink = Netlink::open()?;
             for address in addresses.both() {
                 let prefix = if address.is_ipv4() { 24 } else { 64 };
                 netlink.add_address("eth0", IpNet::new(address, prefix)?).await?;
             }
-            netlink.set_up("eth0").await
+            netlink.set_up("eth0").await?;
+            let gateway = with_host(addresses, 1);
+            for family in Family::ALL {
+                netlink.set_route(of_node.of(family).into(), gateway.of(family)).await?;
+            }
+            Ok(())
         })?;
         Ok(Self { namespace, addresses })
     }
@@ -95,8 +133,9 @@ fn a_pod_that_starts_while_no_agent_runs_is_closed_until_one_does() -> Result<()
     let mut guarded = Guarded::start(1, 2, &[])?;
     guarded.put_policies(&[("p", json!({"podSelector": {"matchLabels": {"app": "nobody"}}}))])?;
     wait_for_tables(&guarded, 2)?;
+    guarded.cluster.start_host_server(1, ON_NODE)?;
     guarded.cluster.take_agent(1)?.kill()?;
-    let new = NewPod::make(&guarded, 200)?;
+    let new = NewPod::make(&guarded, 200, End::AtOnce)?;
     let mut questions = guarded.ask_pod("pod-1a", "pod-1b", true)?;
     questions.extend(ask_all(
         &new.namespace,
@@ -105,8 +144,9 @@ fn a_pod_that_starts_while_no_agent_runs_is_closed_until_one_does() -> Result<()
         TARGET_PORT,
         false,
     ));
-    let gateway = with_host(guarded.addresses("pod-1a")?, 1);
-    questions.extend(ask_all(&new.namespace, "new to its node", gateway, TARGET_PORT, false));
+    let node = guarded.cluster.bed().node(1)?.addresses();
+    questions.extend(ask_all(&new.namespace, "new to its node", node, ON_NODE, false));
+    questions.extend(ask_all(guarded.pod("pod-1a")?, "pod-1a to its node", node, ON_NODE, true));
     judge(questions)?;
     // Nothing comes to it either.
     for family in Family::ALL {
@@ -152,6 +192,23 @@ fn the_rules_for_new_devices_come_with_the_first_policy_and_go_with_the_last_one
     ensure!(drops.clone().count() > 1 && drops.clone().all(|line| line.contains("packets 0")), "{listed}");
     guarded.put_policies(&[])?;
     wait_for_tables(&guarded, 0)
+}
+
+#[test]
+fn a_pod_whose_end_of_the_pair_is_moved_late_is_closed_until_it_is_known() -> Result<()> {
+    let guarded = Guarded::start(1, 2, &[])?;
+    guarded.put_policies(&[("p", json!({"podSelector": {"matchLabels": {"app": "nobody"}}}))])?;
+    wait_for_tables(&guarded, 2)?;
+    let new = NewPod::make(&guarded, 201, End::Later)?;
+    let ask = |is_allowed| {
+        let to = guarded.addresses("pod-1a")?;
+        anyhow::Ok(ask_all(&new.namespace, "new to pod-1a", to, TARGET_PORT, is_allowed))
+    };
+    judge(ask(false)?)?;
+    guarded.cluster.manifests().put("new.yaml", &new.object("new").to_string())?;
+    let target = SocketAddr::new(guarded.addresses("pod-1a")?.of(Family::V4), TARGET_PORT);
+    wait_until_answer(&new.namespace, target, true)?;
+    judge(ask(true)?)
 }
 
 // A CNI routes to it, without a bridge.

@@ -210,7 +210,7 @@ where
 
     fn device_of(&self, address: IpAddr) -> Option<u32> {
         // An entry that goes while the map is read may hide others; the caller asks again where the engines differ.
-        let mut pods = self.all.pods.iter().flatten();
+        let mut pods = self.all.pods.iter().filter_map(|entry| self.all.found("POLICY_PODS", entry));
         pods.find(|(_, pod)| addresses_of(pod).any(|own| own == address)).map(|(device, _)| device)
     }
 }

@@ -31,6 +31,7 @@ pub use events::{DropRecorder, RecordedDrops};
 pub use lookups::{PolicyFamily, PolicyLookups, PolicyTables};
 pub use maps::Judged;
 pub use names::{PodNames, PolicyNames};
+pub use new_devices::NAME as NEW_DEVICES;
 pub use pods::Holders;
 pub use read::{DeviceView, FirewallView, LocalNames, PinnedFirewall, PodOnDevice};
 
@@ -213,7 +214,10 @@ impl Firewall {
                 passing.retain(|device| failures.iter().all(|(failed, _)| failed != device));
                 failures.into_iter().map(explain).collect()
             }
-            Err(error) => vec![error.to_string()],
+            Err(error) => {
+                passing = aside | others;
+                vec![error.to_string()]
+            }
         };
         if let Some(new_devices) = &mut self.new_devices {
             let is_open = self.held.flags & POLICY_OPEN_UNKNOWN != 0;
@@ -254,10 +258,8 @@ impl Firewall {
 
     /// Returns the changes to the wanted tables.
     fn ops(&self, wanted: &Wanted<'_>, pods: BTreeMap<u32, PolicyPod>) -> Vec<Op> {
-        if let Some(step) = wanted.step
-            && self.nodes.as_ref() == Some(wanted.nodes)
-        {
-            return self.held.changes_of_step(step, wanted.tables, &pods, wanted.nodes);
+        if let (Some(step), Some(nodes)) = (wanted.step, &self.nodes) {
+            return self.held.changes_of_step(step, wanted.tables, &pods, [nodes, wanted.nodes]);
         }
         let of = |tables, pods| Tables::of(tables, pods, wanted.nodes, wanted.has_policies);
         let between = wanted.between.map(|between| of(between, pods.clone()));
@@ -328,19 +330,25 @@ pub fn judged(bpffs: &Path) -> Result<Option<Judged>, OpenError> {
     maps::read_counters(&directory).map(Some)
 }
 
+/// Removes the rules that close new devices.
+pub fn open_new_devices() -> Result<(), OpenError> {
+    new_devices::remove().map_err(OpenError::Nftables)
+}
+
 /// Removes the firewall of every version of its layout. Returns the removed pins; none where there is none.
 pub fn remove(bpffs: &Path) -> Result<Vec<PathBuf>, OpenError> {
     let (top, mut removed) = (top(bpffs), Vec::new());
     if !top.exists() {
+        // No question to nftables: it would load the module.
         return Ok(removed);
     }
     let _lock = bpffs::lock(&top)?;
-    new_devices::remove().map_err(|error| OpenError::File { path: top.clone(), error })?;
+    let opened = open_new_devices();
     for root in entries(&top)? {
         Links::remove_all(&root.join("links"))?;
     }
     remove_tree(&top, &mut removed)?;
-    Ok(removed)
+    opened.map(|()| removed)
 }
 
 /// Returns the values of POLICY_NAMES.

@@ -6,15 +6,17 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::ops::RangeInclusive;
 
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use tracing::{debug, warn};
 
 use crate::dataplane::netlink::Channel;
-use crate::dataplane::netlink::nftables::{BRIDGE, INET, Table, Term, Transaction, elements};
+use crate::dataplane::netlink::nftables::{BRIDGE, INET, Table, Term, Transaction, count_rules, elements};
 use crate::node::{DevicePattern, device_name};
 
-const NAME: &str = "millrace-firewall";
+/// The name of both tables.
+pub const NAME: &str = "millrace-firewall";
 const SET: &str = "known-devices";
 /// What nft takes the keys of the set for when it lists them: indices of devices.
 const IFINDEX: u32 = 20;
@@ -32,11 +34,19 @@ struct Side {
     priority: i32,
     /// `NFT_META_*` of the device's index, kind and name.
     metas: [u32; 3],
+    /// The types of neighbour discovery that pass.
+    neighbours: &'static [RangeInclusive<u8>],
 }
 
 const SIDES: [Side; 2] = [
-    Side { chain: "from-device", hook: 0, priority: FIRST, metas: [4, 26, 6] },
-    Side { chain: "to-device", hook: 4, priority: LAST, metas: [5, 27, 7] },
+    Side {
+        chain: "from-device",
+        hook: 0,
+        priority: FIRST,
+        metas: [4, 26, 6],
+        neighbours: &[133..=133, 135..=136],
+    },
+    Side { chain: "to-device", hook: 4, priority: LAST, metas: [5, 27, 7], neighbours: &[133..=137] },
 ];
 
 /// The rules, one table for packets of bridges and one for those that are routed.
@@ -54,6 +64,8 @@ struct Rules {
     table: Table,
     /// The devices in its set; `None` if there is no table, or none of this agent.
     held: Option<BTreeSet<u32>>,
+    /// The number of its rules.
+    rules: usize,
     /// Why the kernel can't have it.
     refused: Option<String>,
 }
@@ -72,7 +84,7 @@ impl NewDevices {
                 "new devices with such a name are open until they have their programs: nftables takes a * only at the end"
             );
         }
-        let rules = |family| Rules { table: table(family), held: None, refused: None };
+        let rules = |family| Rules { table: table(family), held: None, rules: 0, refused: None };
         Ok(Self { channel: Channel::open(NETLINK_NETFILTER)?, names, tables: [BRIDGE, INET].map(rules) })
     }
 
@@ -97,10 +109,10 @@ impl NewDevices {
     pub fn close(&mut self, devices: &BTreeSet<u32>) -> Vec<String> {
         let mut failures = Vec::new();
         for rules in self.tables.iter_mut().filter(|rules| rules.refused.is_none()) {
-            let closed = rules.close(&mut self.channel, &self.names, devices);
-            match closed {
+            match rules.close(&mut self.channel, &self.names, devices) {
                 Ok(()) => {}
-                Err(error) if is_unknown(&error) => {
+                // The table was written anew, so it is no table of somebody else that is missing.
+                Err(error) if is_unknown(&error) || is_absent(&error) => {
                     let words = rules.table.words();
                     warn!(%error, table = words, "new devices are open until they have their programs: the kernel can't have this table");
                     rules.refused = Some(error.to_string());
@@ -128,36 +140,47 @@ impl NewDevices {
 
 impl Rules {
     fn close(&mut self, channel: &mut Channel, names: &[Vec<u8>], devices: &BTreeSet<u32>) -> io::Result<()> {
-        let mut wanted = devices.clone();
         let found = read(channel, &self.table)?;
-        let mut transaction = Transaction::default();
-        match (&self.held, found) {
-            (Some(held), Some(found)) if found == *held => {
-                // A device that is down is none of the topology's, and must not lose its connections.
-                wanted.extend(held.iter().filter(|device| device_name(**device).is_some()));
-                let list = |devices: &BTreeSet<u32>, without: &BTreeSet<u32>| -> Vec<u32> {
-                    devices.difference(without).copied().collect()
-                };
-                transaction.remove(&self.table, SET, &list(held, &wanted));
-                transaction.add(&self.table, SET, &list(&wanted, held));
-            }
-            // Of an earlier agent, or somebody has changed it.
-            _ => {
-                write(&mut transaction, &self.table, names);
-                transaction.add(&self.table, SET, &wanted.iter().copied().collect::<Vec<u32>>());
-                debug!(table = self.table.words(), "made the rules for new devices");
-            }
+        let mut wanted = devices.clone();
+        // What passed goes on to pass, also in the hands of a new agent. A device that is down is none of the topology's.
+        let passed = self.held.iter().chain(&found).flatten().copied();
+        wanted.extend(passed.filter(|device| device_name(*device).is_some()));
+        let held = self.held.take();
+        if let Some(found) = found.filter(|found| held.as_ref() == Some(found))
+            && count_rules(channel, &self.table)? == self.rules
+            && self.change(channel, &found, &wanted).is_ok()
+        {
+            self.held = Some(wanted);
+            return Ok(());
         }
-        self.held = None;
+        // Of an earlier agent, or somebody has changed it.
+        let mut transaction = Transaction::default();
+        self.rules = write(&mut transaction, &self.table, names);
+        transaction.add(&self.table, SET, &wanted.iter().copied().collect::<Vec<u32>>());
         transaction.commit(channel)?;
+        debug!(table = self.table.words(), "made the rules for new devices");
         self.held = Some(wanted);
         Ok(())
+    }
+
+    /// Brings the set from these devices to those.
+    fn change(&self, channel: &mut Channel, held: &BTreeSet<u32>, wanted: &BTreeSet<u32>) -> io::Result<()> {
+        let list = |devices: &BTreeSet<u32>, without: &BTreeSet<u32>| -> Vec<u32> {
+            devices.difference(without).copied().collect()
+        };
+        let mut transaction = Transaction::default();
+        transaction.remove(&self.table, SET, &list(held, wanted));
+        transaction.add(&self.table, SET, &list(wanted, held));
+        transaction.commit(channel)
     }
 }
 
 /// Deletes the rules.
 pub fn remove() -> io::Result<()> {
-    let mut channel = Channel::open(NETLINK_NETFILTER)?;
+    let mut channel = match Channel::open(NETLINK_NETFILTER) {
+        Err(error) if is_unknown(&error) => return Ok(()),
+        channel => channel?,
+    };
     [BRIDGE, INET].into_iter().try_for_each(|family| delete(&mut channel, &table(family)))
 }
 
@@ -177,7 +200,8 @@ fn delete(channel: &mut Channel, table: &Table) -> io::Result<()> {
 fn read(channel: &mut Channel, table: &Table) -> io::Result<Option<BTreeSet<u32>>> {
     let number = |key: Vec<u8>| Some(u32::from_ne_bytes(key.get(..4)?.try_into().ok()?));
     let elements = match elements(channel, table, SET) {
-        Err(error) if is_unknown(&error) => None,
+        // Without nftables, the kernel does not know the question.
+        Err(error) if is_unknown(&error) || is_absent(&error) => None,
         elements => elements?,
     };
     Ok(elements.map(|all| all.into_iter().filter_map(|element| number(element.key)).collect()))
@@ -189,26 +213,45 @@ fn is_unknown(error: &io::Error) -> bool {
 }
 
 /// Returns what ARP and neighbour discovery match. A new pod tells by them that an address is its own now: without that, others
-/// send to the pod that had it before.
-fn of_neighbours() -> [Vec<Term>; 2] {
+/// send to the pod that had it before. No pod is a router, so none sends advertisements of one (134) or redirects (137).
+fn of_neighbours(kinds: &[RangeInclusive<u8>]) -> Vec<Vec<Term>> {
     const PROTOCOL: u32 = 1;
     const NEXT_HEADER: u32 = 6;
+    const HOP_LIMIT: u32 = 7;
     const ICMP_TYPE: u32 = 40;
     let protocol = |number: u16| Term::Meta(PROTOCOL, number.to_be_bytes().to_vec());
-    // Router solicitation to redirect.
-    let discovery = Term::Byte(ICMP_TYPE, 133..=137);
-    [vec![protocol(0x0806)], vec![protocol(0x86dd), Term::Byte(NEXT_HEADER, 58..=58), discovery]]
+    let discovery = kinds.iter().map(|kinds| {
+        let is_from_link = Term::Byte(HOP_LIMIT, 255..=255);
+        vec![
+            protocol(0x86dd),
+            Term::Byte(NEXT_HEADER, 58..=58),
+            is_from_link,
+            Term::Byte(ICMP_TYPE, kinds.clone()),
+        ]
+    });
+    std::iter::once(vec![protocol(0x0806)]).chain(discovery).collect()
 }
 
-fn write(transaction: &mut Transaction, table: &Table, names: &[Vec<u8>]) {
+/// Whether the kernel has not all that a table needs.
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOENT))
+}
+
+/// Makes a table. Returns the number of its rules.
+fn write(transaction: &mut Transaction, table: &Table, names: &[Vec<u8>]) -> usize {
+    let mut rules = 0;
+    let mut rule = |transaction: &mut Transaction, chain: &str, terms: &[Term]| {
+        transaction.rule(table, chain, terms);
+        rules += 1;
+    };
     transaction.replace_table(table);
     transaction.set(table, SET, IFINDEX);
-    for Side { chain, hook, priority, metas: [index, kind, name] } in SIDES {
+    for Side { chain, hook, priority, metas: [index, kind, name], neighbours } in SIDES {
         transaction.chain(table, chain, hook, priority);
         // Most packets end here.
-        transaction.rule(table, chain, &[Term::MetaIn(index, SET.to_owned()), Term::Verdict(ACCEPT)]);
-        for terms in of_neighbours() {
-            transaction.rule(table, chain, &[terms, vec![Term::Verdict(ACCEPT)]].concat());
+        rule(transaction, chain, &[Term::MetaIn(index, SET.to_owned()), Term::Verdict(ACCEPT)]);
+        for terms in of_neighbours(neighbours) {
+            rule(transaction, chain, &[terms, vec![Term::Verdict(ACCEPT)]].concat());
         }
         for beginning in names {
             let is_veth = Term::Meta(kind, b"veth\0".to_vec());
@@ -217,7 +260,8 @@ fn write(transaction: &mut Transaction, table: &Table, names: &[Vec<u8>]) {
                 .into_iter()
                 .flatten()
                 .collect();
-            transaction.rule(table, chain, &terms);
+            rule(transaction, chain, &terms);
         }
     }
+    rules
 }

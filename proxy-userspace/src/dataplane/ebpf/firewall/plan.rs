@@ -102,18 +102,18 @@ impl Tables {
         ops
     }
 
-    /// Returns the changes to `compiled`, whose last step was this one. These tables must be of the ones before it, with the
-    /// same `nodes`.
+    /// Returns the changes to `compiled`, whose last step was this one. These tables must be of the ones before it. `nodes` are
+    /// those before and now.
     #[must_use]
     pub fn changes_of_step(
         &self,
         step: &Step,
         compiled: &Compiled,
         pods: &BTreeMap<u32, PolicyPod>,
-        nodes: &BTreeSet<IpAddr>,
+        [former, nodes]: [&BTreeSet<IpAddr>; 2],
     ) -> Vec<Op> {
         let mut ops: Vec<Op> = step.rules.iter().copied().map(Op::Rule).collect();
-        for address in &step.addresses {
+        for address in &(&step.addresses | &(former ^ nodes)) {
             let net = IpNet::from(*address);
             let wanted = peer(compiled, nodes, *address);
             if self.peers.get(&net) != wanted.as_ref() {

@@ -213,7 +213,7 @@ fn a_step_ends_in_the_same_entries_as_all_tables_do() {
         world.tell_pod(&changed);
         let changes = world.index.take_changes();
         let step = world.index.step(&world.site, &mut compiled, &changes).unwrap();
-        let ops = held.changes_of_step(&step, &compiled, &pods, &nodes);
+        let ops = held.changes_of_step(&step, &compiled, &pods, [&nodes, &nodes]);
         assert_eq!(ops.last(), Some(&Op::Generation), "{number}");
         assert_eq!(number == 0, ops.iter().any(|op| matches!(op, Op::Rule(_))), "{ops:?}");
         for op in ops {
@@ -222,5 +222,12 @@ fn a_step_ends_in_the_same_entries_as_all_tables_do() {
         assert_eq!(held, of(&compiled, &pods), "{number}");
     }
     let none = Step::default();
-    assert!(held.changes_of_step(&none, &compiled, &BTreeMap::new(), &nodes).is_empty());
+    assert!(held.changes_of_step(&none, &compiled, &BTreeMap::new(), [&nodes, &nodes]).is_empty());
+    // A node comes, and one goes.
+    let later: BTreeSet<IpAddr> =
+        ["10.1.0.1", "10.1.0.5", "fe80::1"].map(|text| text.parse().unwrap()).into();
+    for op in held.changes_of_step(&none, &compiled, &BTreeMap::new(), [&nodes, &later]) {
+        held.apply(op);
+    }
+    assert_eq!(held, Tables::of(&compiled, BTreeMap::new(), &later, true));
 }

@@ -142,6 +142,13 @@ pub fn ruleset() -> io::Result<Ruleset> {
     Ok(ruleset)
 }
 
+/// Returns the number of rules in a table.
+pub fn count_rules(channel: &mut Channel, table: &Table) -> io::Result<usize> {
+    channel
+        .dump(Message::new(GET_RULE, table.family, &[attribute::text(1, &table.name)]))
+        .map(|all| all.len())
+}
+
 /// Reads the elements of one set; `None` if it does not exist.
 pub fn elements(channel: &mut Channel, table: &Table, set: &str) -> io::Result<Option<Vec<Element>>> {
     let names = [attribute::text(1, &table.name), attribute::text(2, set)];
