@@ -3,10 +3,11 @@
 //! One task owns the index of policies and the firewall's maps. A change of a policy, a pod, a Namespace or a device
 //! makes it compute the tables of this node and write what differs.
 
+mod ends;
 mod status;
 mod tell;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,12 +19,13 @@ use tracing::{debug, info, warn};
 pub use status::{FirewallStatus, Statuses};
 pub use tell::PolicyProblem;
 
+use ends::{Ends, Fresh};
 use tell::Teller;
 
 use crate::dataplane::Mode;
 use crate::dataplane::ebpf::firewall::{Applied, Firewall, Holders, Wanted, open_new_devices};
 use crate::dataplane::ebpf::read::monotonic_seconds;
-use crate::node::{AttachTarget, DevicePattern, FarEnd, Hook, PodDevices, Topology, device_name};
+use crate::node::{DevicePattern, Topology, device_name};
 use crate::policy::{Changes, Compiled, Index, LocalPod, Problem, Site};
 use crate::source::{PolicyBatch, PolicyEvent};
 
@@ -57,8 +59,6 @@ const LOOK: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(20);
 /// The longest time between a change and its computation: the last one took long, and is to take a fifth of a processor.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
-/// Time after which a device without another end is no pod's. A CNI may make a pair here, and move one end later.
-const ALONE: Duration = Duration::from_secs(5);
 /// Time until it is tried again to open the firewall.
 const RETRY: Duration = Duration::from_secs(10);
 /// Batches that are taken before a computation.
@@ -88,10 +88,10 @@ pub async fn keep_firewall(
         }
         return;
     }
-    let (firewall, pod_devices) = loop {
+    let (firewall, ends) = loop {
         let opened =
             Firewall::open(&settings.bpffs, &settings.pod_interfaces).map_err(|error| error.to_string());
-        match opened.and_then(|firewall| Ok((firewall, PodDevices::open().map_err(|e| e.to_string())?))) {
+        match opened.and_then(|firewall| Ok((firewall, Ends::open().map_err(|e| e.to_string())?))) {
             Ok(opened) => break opened,
             Err(error) => {
                 warn!(%error, "the firewall can't be opened; tried again");
@@ -103,18 +103,14 @@ pub async fn keep_firewall(
     let mut keeper = Keeper {
         settings,
         firewall,
-        pod_devices,
+        ends,
         index: Index::default(),
         is_listed: false,
         is_stale: true,
         compiled: Compiled::default(),
         changes: Changes::whole(),
         steps: 0,
-        devices: BTreeSet::new(),
-        ends: BTreeMap::new(),
         holders: Holders::default(),
-        endless: BTreeMap::new(),
-        has_looked: false,
         is_settled: false,
         warned: BTreeSet::new(),
         teller: Teller::new(problems),
@@ -126,7 +122,7 @@ pub async fn keep_firewall(
 struct Keeper {
     settings: FirewallSettings,
     firewall: Firewall,
-    pod_devices: PodDevices,
+    ends: Ends,
     index: Index,
     is_listed: bool,
     /// Whether anything has changed that the tables depend on.
@@ -136,16 +132,8 @@ struct Keeper {
     changes: Changes,
     /// Steps since everything was computed.
     steps: usize,
-    /// The devices of pods.
-    devices: BTreeSet<u32>,
-    /// Their other ends, as they were looked at last.
-    ends: BTreeMap<u32, FarEnd>,
     /// The pods behind them.
     holders: Holders,
-    /// Devices without another end, since when.
-    endless: BTreeMap<u32, Instant>,
-    /// Whether the other ends were looked at once.
-    has_looked: bool,
     /// Whether each device had its pod, and each pod its device.
     is_settled: bool,
     /// What was warned of.
@@ -219,27 +207,7 @@ impl Keeper {
 
     /// Closes the devices of new pods, at once.
     async fn guard(&mut self, network: &Topology) {
-        let all = pod_devices(network);
-        let mut passing = not_of_pods(network, &all);
-        if all.is_subset(&self.devices) {
-            // A new uplink must not wait for the API server behind it.
-            self.firewall.guard(&BTreeSet::new(), &passing);
-            return;
-        }
-        // A look that fails is repeated by the refresh.
-        let Ok(ends) = self.pod_devices.look(&all).await else { return };
-        // A second network of a pod that is known already is none of the firewall's. The agent may be a new one.
-        let known = self.firewall.known();
-        let namespaces: BTreeSet<i32> =
-            known.iter().filter_map(|device| Some(ends.get(device)?.namespace)).collect();
-        let is_second =
-            |device: &u32, end: &FarEnd| !known.contains(device) && namespaces.contains(&end.namespace);
-        let new: BTreeSet<u32> = ends
-            .iter()
-            .filter(|(device, end)| !self.devices.contains(device) && !is_second(device, end))
-            .map(|(device, _)| *device)
-            .collect();
-        passing.extend(ends.iter().filter(|(device, end)| is_second(device, end)).map(|(device, _)| *device));
+        let Fresh { new, passing } = self.ends.fresh(network, &self.firewall.known()).await;
         for failure in self.firewall.guard(&new, &passing) {
             warn!(problem = failure, "the firewall");
         }
@@ -247,14 +215,20 @@ impl Keeper {
 
     /// Brings the firewall to the present state. Returns whether that has succeeded.
     async fn refresh(&mut self, network: &Topology, of_nodes: BTreeSet<IpAddr>) -> bool {
-        let mut failures = self.look(network).await;
-        if !self.has_looked {
+        let mut failures = Vec::new();
+        match self.ends.look(network, self.is_settled).await {
+            Ok(has_changed) => self.is_stale |= has_changed,
+            Err(failure) => failures.push(failure),
+        }
+        if !self.ends.has_looked() {
             // Without their devices, all pods would seem to be gone.
             self.statuses.publish(FirewallStatus::failed(&failures.join("; ")));
             return false;
         }
         if !self.is_stale {
-            failures.extend(self.firewall.attach(&self.holders.devices(&self.ends, &self.others(network))));
+            failures.extend(
+                self.firewall.attach(&self.holders.devices(self.ends.found(), &self.ends.others(network))),
+            );
             self.teller.tell(&self.index, Instant::now());
             let is_well = failures.is_empty();
             if !is_well {
@@ -264,7 +238,7 @@ impl Keeper {
             return is_well;
         }
         let mut nodes = of_nodes;
-        match self.pod_devices.link_local().await {
+        match self.ends.link_local().await {
             Ok(own) => nodes.extend(own),
             Err(error) => failures.push(error.to_string()),
         }
@@ -282,21 +256,21 @@ impl Keeper {
         let pods: Vec<LocalPod<'_>> =
             self.index.local_pods(&site.node).filter(|pod| !pod.addresses.is_empty()).collect();
         let views = self.index.pods_of_node(&site.node).map(|pod| (pod.name, pod)).collect();
-        let others = self.others(network);
+        let others = self.ends.others(network);
         let mut applied = self.firewall.apply(&Wanted {
             tables: next.as_ref().unwrap_or(&self.compiled),
             between: between.as_ref(),
             step: step.as_ref(),
             has_policies: self.index.has_policies(),
             now: monotonic_seconds(),
-            devices: &self.ends,
+            devices: self.ends.found(),
             others: &others,
             pods: &pods,
             nodes: &nodes,
             views: &views,
         });
         let Holders { pods: behind, aside, .. } = &applied.holders;
-        let unknown = self.ends.len() - behind.len() - aside.len();
+        let unknown = self.ends.found().len() - behind.len() - aside.len();
         self.is_settled = unknown == 0 && pods.len() == behind.len();
         if applied.writes > 0 {
             debug!(writes = applied.writes, pods = behind.len(), unknown, "the firewall has changed");
@@ -320,42 +294,6 @@ impl Keeper {
         !self.is_stale
     }
 
-    /// Looks at the other ends of devices that are new or whose pod is not known. What a device showed before holds
-    /// until the device is gone: a pod that is known is not open because a question failed.
-    async fn look(&mut self, network: &Topology) -> Vec<String> {
-        let devices = pod_devices(network);
-        let now = Instant::now();
-        let is_alone = |since: &Instant| now.duration_since(*since) >= ALONE;
-        if self.is_settled && devices == self.devices && self.endless.values().all(is_alone) {
-            return Vec::new();
-        }
-        let before = self.ends.clone();
-        self.ends.retain(|device, _| device_name(*device).is_some());
-        let failed = match self.pod_devices.look(&devices).await {
-            Ok(ends) => {
-                self.ends.extend(ends);
-                let has_none = |device: &u32| !self.ends.contains_key(device);
-                self.endless.retain(|device, _| devices.contains(device) && has_none(device));
-                for device in devices.iter().filter(|device| has_none(device)) {
-                    self.endless.entry(*device).or_insert(now);
-                }
-                (self.devices, self.has_looked) = (devices, true);
-                None
-            }
-            Err(error) => Some(format!("the devices of pods can't be asked for: {error}")),
-        };
-        self.is_stale |= self.ends != before;
-        failed.into_iter().collect()
-    }
-
-    /// Returns the devices that are no pods', among those that were looked at.
-    fn others(&self, network: &Topology) -> BTreeSet<u32> {
-        let mut others = not_of_pods(network, &pod_devices(network));
-        let alone = self.endless.iter().filter(|(_, since)| since.elapsed() >= ALONE);
-        others.extend(alone.map(|(device, _)| *device));
-        others
-    }
-
     /// Logs what a person should see, once.
     fn tell(&mut self, applied: Applied) {
         let name = |device: &u32| device_name(*device).unwrap_or_else(|| device.to_string());
@@ -373,13 +311,4 @@ impl Keeper {
         }
         self.warned = now;
     }
-}
-
-fn not_of_pods(network: &Topology, of_pods: &BTreeSet<u32>) -> BTreeSet<u32> {
-    network.devices.keys().filter(|device| !of_pods.contains(device)).copied().collect()
-}
-
-fn pod_devices(network: &Topology) -> BTreeSet<u32> {
-    let leads_to_pod = |target: &AttachTarget| target.hooks.contains(&Hook::TcPodIn);
-    network.devices.iter().filter(|(_, target)| leads_to_pod(target)).map(|(device, _)| *device).collect()
 }

@@ -53,7 +53,7 @@ impl NewPod {
                 // The agent looks at the device meanwhile.
                 tokio::time::sleep(Duration::from_millis(1_500)).await;
                 let mac = netlink.mac_of(&other).await?;
-                let index = netlink.index_of_mac(mac.into()).await?.context("no other end")?;
+                let index = netlink.index_of_mac(mac).await?.context("no other end")?;
                 netlink.move_link(index, &file).await?;
             }
             Ok(())
@@ -63,7 +63,7 @@ impl NewPod {
             namespace.run(async move || {
                 let netlink = Netlink::open()?;
                 let mac = netlink.mac_of(&name).await?;
-                let index = netlink.index_of_mac(mac.into()).await?.context("no other end")?;
+                let index = netlink.index_of_mac(mac).await?.context("no other end")?;
                 netlink.rename(index, "eth0").await
             })?;
         }

@@ -65,7 +65,7 @@ struct Rules {
     /// The devices in its set; `None` if there is no table, or none of this agent.
     held: Option<BTreeSet<u32>>,
     /// The number of its rules.
-    rules: usize,
+    written: usize,
     /// Why the kernel can't have it.
     refused: Option<String>,
 }
@@ -84,7 +84,7 @@ impl NewDevices {
                 "new devices with such a name are open until they have their programs: nftables takes a * only at the end"
             );
         }
-        let rules = |family| Rules { table: table(family), held: None, rules: 0, refused: None };
+        let rules = |family| Rules { table: table(family), held: None, written: 0, refused: None };
         Ok(Self { channel: Channel::open(NETLINK_NETFILTER)?, names, tables: [BRIDGE, INET].map(rules) })
     }
 
@@ -147,7 +147,7 @@ impl Rules {
         wanted.extend(passed.filter(|device| device_name(*device).is_some()));
         let held = self.held.take();
         if let Some(found) = found.filter(|found| held.as_ref() == Some(found))
-            && count_rules(channel, &self.table)? == self.rules
+            && count_rules(channel, &self.table)? == self.written
             && self.change(channel, &found, &wanted).is_ok()
         {
             self.held = Some(wanted);
@@ -155,7 +155,7 @@ impl Rules {
         }
         // Of an earlier agent, or somebody has changed it.
         let mut transaction = Transaction::default();
-        self.rules = write(&mut transaction, &self.table, names);
+        self.written = write(&mut transaction, &self.table, names);
         transaction.add(&self.table, SET, &wanted.iter().copied().collect::<Vec<u32>>());
         transaction.commit(channel)?;
         debug!(table = self.table.words(), "made the rules for new devices");
