@@ -9,6 +9,7 @@
 
 use crate::layout::shared;
 use crate::name::padded_text;
+use crate::way::FOU_PORT;
 
 /// The version of this layout: a part of the directory that all maps and links of the firewall are pinned below.
 pub const POLICY_LAYOUT_VERSION: u32 = 1;
@@ -216,6 +217,9 @@ shared! {
 padded_text!(PolicyName);
 
 const _: () = assert!(size_of::<PolicyName>() == POLICY_NAME_BYTES);
+
+/// UDP ports of tunnels without keys, network byte order: VXLAN (Linux' own default and IANA's), Geneve, FoU.
+pub const TUNNEL_PORTS: [u16; 4] = [8472_u16.to_be(), 4789_u16.to_be(), 6081_u16.to_be(), FOU_PORT.to_be()];
 
 /// The number of entries in POLICY_EVENTS.
 pub const POLICY_EVENTS_ENTRIES: u32 = 1 << 6;

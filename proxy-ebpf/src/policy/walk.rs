@@ -2,9 +2,8 @@
 
 use aya_ebpf::bindings::{TC_ACT_SHOT, TC_ACT_UNSPEC};
 use proxy_common::addr::Address;
-use proxy_common::policy::{OPENED_BY_PEER, PEER_NODE, PolicyDrop, PolicyFlowKey};
+use proxy_common::policy::{OPENED_BY_PEER, PEER_NODE, PolicyDrop, PolicyFlowKey, TUNNEL_PORTS};
 use proxy_common::sctp::INIT;
-use proxy_common::way::FOU_PORT;
 
 use crate::header::{ETHERNET, Ports, SctpStart, Wire, ether_type, protocol};
 use crate::policy::family::{Family, V4, V6};
@@ -21,8 +20,6 @@ const TAGS: [u16; 2] = [0x8100_u16.to_be(), 0x88a8_u16.to_be()];
 
 /// Protocol number of GRE.
 const GRE: u8 = 47;
-/// UDP ports of tunnels without keys, network byte order: VXLAN (Linux' own default and IANA's), Geneve, FoU.
-const TUNNEL_PORTS: [u16; 4] = [8472_u16.to_be(), 4789_u16.to_be(), 6081_u16.to_be(), FOU_PORT.to_be()];
 
 /// Judges a frame and returns the action. `TC_ACT_UNSPEC` lets programs behind ours run.
 #[inline(always)]

@@ -3,7 +3,7 @@
 use super::packet::Packet;
 use super::rule::{Truth, apply};
 use crate::dataplane::ebpf::firewall::NEW_DEVICES;
-use crate::dataplane::netlink::nftables::{Chain, Ruleset, Set, Verdict};
+use crate::dataplane::netlink::nftables::{Chain, INET, Ruleset, Set, Verdict};
 
 /// The depth of jumps that is followed; the kernel's limit (NFT_JUMP_STACK_SIZE).
 const DEPTH: usize = 16;
@@ -66,7 +66,6 @@ pub fn walk(ruleset: &Ruleset, packet: &Packet, hooks: &[u32]) -> Fate {
 }
 
 fn base_chains<'a>(ruleset: &'a Ruleset, packet: &Packet, hook: u32) -> Vec<&'a Chain> {
-    const INET: u8 = 1;
     let own = if packet.is_v6 { 10 } else { 2 };
     let is_met = |chain: &&Chain| {
         let base = chain.base.as_ref();

@@ -10,6 +10,7 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 use super::Channel;
 use super::attribute;
 use super::nfnetlink::{GET_CHAIN, Message, NFTABLES};
+use super::nftables::INET;
 use crate::model::Family;
 
 /// `NFT_MSG_GETGEN`.
@@ -22,8 +23,6 @@ const TABLE_NAME: u16 = 1;
 const CHAIN_TABLE: u16 = 1;
 /// `NFTA_CHAIN_NAME`, with a zero at its end.
 const CHAIN_NAME: u16 = 3;
-/// `NFPROTO_INET`.
-const INET: u8 = 1;
 /// `NFTA_GEN_ID`, in network byte order.
 const ID: u16 = 1;
 

@@ -3,9 +3,8 @@
 use proxy_common::Address;
 use proxy_common::policy::{
     DATAGRAM_SECONDS, NOT_ISOLATED, OPENED_BY_PEER, OPENED_BY_POD, PEER_CLASS, PEER_NODE, PEER_OWN_NODE,
-    PolicyDirection, PolicyFlow, PolicyFlowKey, PolicyPod, PolicyRule, UNKNOWN_PROFILE,
+    PolicyDirection, PolicyFlow, PolicyFlowKey, PolicyPod, PolicyRule, TUNNEL_PORTS, UNKNOWN_PROFILE,
 };
-use proxy_common::way::FOU_PORT;
 
 use super::judged::{Judged, Ruling};
 use crate::dataplane::ebpf::firewall::{PodNames, PolicyTables};
@@ -14,8 +13,6 @@ use crate::explain::packet::{Packet, has_connections, protocol};
 use crate::explain::text::at;
 use crate::explain::{Past, Step};
 
-/// UDP ports of tunnels without keys, network byte order: VXLAN (Linux' own default and IANA's), Geneve, FoU.
-const TUNNEL_PORTS: [u16; 4] = [8472_u16.to_be(), 4789_u16.to_be(), 6081_u16.to_be(), FOU_PORT.to_be()];
 const PODS: &str = "POLICY_PODS, POLICY_NAMES";
 
 /// The place where a packet is judged.

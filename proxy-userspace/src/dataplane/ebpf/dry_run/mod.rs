@@ -9,7 +9,7 @@ mod concern;
 mod context;
 mod maps;
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::Duration;
 
@@ -94,6 +94,19 @@ pub struct Ran {
     pub duration: Duration,
 }
 
+/// Returns whether a pinned program is the one of the object.
+pub(super) fn is_of_this_build(
+    object: &Ebpf,
+    program: &'static str,
+    pinned: BorrowedFd<'_>,
+    pin: &Path,
+) -> Result<bool, OpenError> {
+    let tag = |fd: BorrowedFd<'_>| {
+        sys::program_tag(fd).map_err(|error| OpenError::File { path: pin.to_owned(), error })
+    };
+    Ok(tag(parts::fd_of(object, program)?.as_fd())? == tag(pinned)?)
+}
+
 impl DryRun {
     /// Loads a program of uplinks or of pods' devices beside the one that serves.
     pub fn open(bpffs_path: &Path, program: Program) -> Result<Self, DryRunError> {
@@ -102,10 +115,7 @@ impl DryRun {
         let pin = serving.join(program.name());
         let object = load(&layout, &constants_in(&serving)?, program)?;
         let pinned = sys::obj_get(&pin).map_err(|error| OpenError::File { path: pin.clone(), error })?;
-        let tag = |fd: std::os::fd::BorrowedFd<'_>| {
-            sys::program_tag(fd).map_err(|error| OpenError::File { path: pin.clone(), error })
-        };
-        if tag(parts::fd_of(&object, program.name())?.as_fd())? != tag(pinned.as_fd())? {
+        if !is_of_this_build(&object, program.name(), pinned.as_fd(), &pin)? {
             return Err(DryRunError::OtherBuild);
         }
         let maps = PrivateMaps::open(&object, &layout)?;

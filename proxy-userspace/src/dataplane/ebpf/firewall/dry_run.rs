@@ -15,14 +15,14 @@ use proxy_common::verdict::Counter;
 use proxy_common::{Addr4, Addr6};
 
 use super::maps::COUNTERS;
-use super::programs::ours;
+use super::programs::{load_program, ours};
 use super::read::PinnedFirewall;
 use super::side::Side;
-use crate::dataplane::ebpf::dry_run::Context;
+use crate::dataplane::ebpf::dry_run::{Context, is_of_this_build};
 use crate::dataplane::ebpf::error::OpenError;
 use crate::dataplane::ebpf::object::POLICY_OBJECT;
 use crate::dataplane::ebpf::raw_map::{RawMap, bytes_of};
-use crate::dataplane::ebpf::{map, parts, sys};
+use crate::dataplane::ebpf::{map, sys};
 
 /// The maps that the programs only read: the node's own.
 const SHARED: [&str; 6] =
@@ -207,11 +207,7 @@ fn load(maps: &Path) -> Result<Ebpf, OpenError> {
     }
     let mut object = loader.load(POLICY_OBJECT).map_err(OpenError::Object)?;
     for side in Side::ALL {
-        let name = side.program();
-        let program = object.program_mut(name).ok_or(OpenError::NoProgram { program: name })?;
-        let program: &mut SchedClassifier =
-            program.try_into().map_err(|error| OpenError::load(name, error))?;
-        program.load().map_err(|error| OpenError::load(name, error))?;
+        load_program(&mut object, side)?;
     }
     Ok(object)
 }
@@ -220,10 +216,8 @@ fn load(maps: &Path) -> Result<Ebpf, OpenError> {
 fn check_build(object: &Ebpf, side: Side, directory: &Path) -> Result<(), PolicyRunError> {
     let pin: PathBuf = directory.join(side.program());
     let pinned = sys::obj_get(&pin).map_err(|_| PolicyRunError::OtherBuild)?;
-    let failed = |error| OpenError::File { path: pin.clone(), error };
-    let own = sys::program_tag(parts::fd_of(object, side.program())?.as_fd()).map_err(failed)?;
-    let nodes = sys::program_tag(pinned.as_fd()).map_err(failed)?;
-    if own == nodes { Ok(()) } else { Err(PolicyRunError::OtherBuild) }
+    let is_ours = is_of_this_build(object, side.program(), pinned.as_fd(), &pin)?;
+    if is_ours { Ok(()) } else { Err(PolicyRunError::OtherBuild) }
 }
 
 fn unknown(map: &str) -> OpenError {

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use aya::EbpfLoader;
 use aya::maps::MapInfo;
 use aya::programs::SchedClassifier;
+use aya::{Ebpf, EbpfLoader};
 use tracing::info;
 
 use super::super::bpffs::{entries, remove_tree};
@@ -83,10 +83,7 @@ fn load(maps: &Path, directory: &Path) -> Result<(), OpenError> {
     }
     for side in Side::ALL {
         let name = side.program();
-        let program = object.program_mut(name).ok_or(OpenError::NoProgram { program: name })?;
-        let program: &mut SchedClassifier =
-            program.try_into().map_err(|error| OpenError::load(name, error))?;
-        program.load().map_err(|error| OpenError::load(name, error))?;
+        load_program(&mut object, side)?;
         let path = directory.join(name);
         // An agent killed between two pins left one.
         super::super::pins::remove(&path)?;
@@ -94,6 +91,14 @@ fn load(maps: &Path, directory: &Path) -> Result<(), OpenError> {
     }
     info!(programs = Side::ALL.map(Side::program).join(", "), "programs loaded");
     Ok(())
+}
+
+/// Loads the program of a side into the kernel.
+pub(super) fn load_program(object: &mut Ebpf, side: Side) -> Result<(), OpenError> {
+    let name = side.program();
+    let program = object.program_mut(name).ok_or(OpenError::NoProgram { program: name })?;
+    let program: &mut SchedClassifier = program.try_into().map_err(|error| OpenError::load(name, error))?;
+    program.load().map_err(|error| OpenError::load(name, error))
 }
 
 /// Returns the directory of this build's programs: FNV-1a over the object.
