@@ -65,15 +65,18 @@ impl Ends {
         if all.is_subset(&self.devices) {
             return Fresh { new: BTreeSet::new(), passing };
         }
-        let ends = self.questions.look(&all).await.unwrap_or_default();
+        // Those that an earlier look has found need no second one.
+        let others = all.difference(&self.devices).copied().collect();
+        let ends = self.questions.look(&others).await.unwrap_or_default();
         // A second network of a pod that is known already is none of the firewall's. The agent may be a new one.
+        let end = |device: &u32| self.found.get(device).or_else(|| ends.get(device));
         let namespaces: BTreeSet<i32> =
-            known.iter().filter_map(|device| Some(ends.get(device)?.namespace)).collect();
+            known.iter().filter_map(|device| Some(end(device)?.namespace)).collect();
         let mut new = BTreeSet::new();
         for (device, end) in &ends {
             if !known.contains(device) && namespaces.contains(&end.namespace) {
                 passing.insert(*device);
-            } else if !self.devices.contains(device) {
+            } else {
                 new.insert(*device);
             }
         }

@@ -44,16 +44,10 @@ impl Index {
 
     /// Stores a change.
     pub fn apply(&mut self, change: Change) {
-        let kind = match &change {
-            Change::Upsert { object, .. } => object.key().kind,
-            Change::Delete(key) => key.kind,
-        };
-        if kind != Kind::Pod {
-            self.changes.set_whole();
-        }
         match change {
             Change::Upsert { object, file } => {
                 let key = object.key();
+                self.note(key.kind);
                 let mut notes = Notes::on(key.clone(), file);
                 self.store(&key.name, &object, &mut notes);
                 if notes.problems.is_empty() {
@@ -63,6 +57,7 @@ impl Index {
                 }
             }
             Change::Delete(key) => {
+                self.note(key.kind);
                 match key.kind {
                     Kind::Namespace => {
                         self.namespaces.remove(&key.name.name);
@@ -74,6 +69,13 @@ impl Index {
                 }
                 self.problems.remove(&key);
             }
+        }
+    }
+
+    /// Notes the change of an object. Pods are noted one by one.
+    fn note(&mut self, kind: Kind) {
+        if kind != Kind::Pod {
+            self.changes.set_whole();
         }
     }
 

@@ -2,6 +2,7 @@
 //!
 //! In a large cluster pods come and go all the time, and a computation of everything takes long. Policies and Namespaces change seldom.
 
+use std::cell::LazyCell;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
@@ -13,6 +14,7 @@ use super::compiled::{Compiled, PeerEntry, RuleKey, Rules, SelectedPod};
 use super::index::Index;
 use super::object::NamespacedName;
 use super::pod::{Network, PodSpec};
+use super::ports::NamedPort;
 use super::rule_set::{Joined, Peers};
 
 /// What a step has changed in the tables.
@@ -39,8 +41,9 @@ impl Index {
         if tables.basis.site != *site {
             return None;
         }
+        let named = LazyCell::new(|| self.named_ports());
         let selected: Option<Vec<Selected>> =
-            pods.iter().map(|name| self.selected(site, tables, name)).collect();
+            pods.iter().map(|name| self.selected(site, tables, name, || &named)).collect();
         let selected = selected?;
         let mut step = Step::default();
         // The node's own addresses are those of no pod.
@@ -65,7 +68,13 @@ impl Index {
     }
 
     /// Returns what policies make of a pod. `None` if it takes a profile that the tables don't have.
-    fn selected(&self, site: &Site, tables: &Compiled, name: &NamespacedName) -> Option<Selected> {
+    fn selected<'a>(
+        &self,
+        site: &Site,
+        tables: &Compiled,
+        name: &NamespacedName,
+        named: impl FnOnce() -> &'a BTreeSet<NamedPort>,
+    ) -> Option<Selected> {
         let is_here = |pod: &&PodSpec| pod.node == site.node && pod.network == Network::Pod;
         let Some(pod) = self.pod(name).map(|(_, pod)| pod).filter(is_here) else {
             return Some((name.clone(), None));
@@ -74,7 +83,7 @@ impl Index {
             None => Some(None),
             Some(rules) => rules.profiles(&tables.numbers.profiles).map(Some),
         };
-        let [ingress, egress] = self.rules_of(&pod.traits, &self.named_ports()).map(profile);
+        let [ingress, egress] = self.rules_of(&pod.traits, named()).map(profile);
         Some((name.clone(), SelectedPod::of(pod, ingress?, egress?)))
     }
 

@@ -47,7 +47,7 @@ use super::capability;
 use super::error::OpenError;
 use super::layout::NAMESPACES;
 use super::mount::Mounted;
-use crate::node::{DevicePattern, FarEnd, device_name};
+use crate::node::{DevicePattern, FarEnd};
 use crate::policy::{Compiled, LocalPod, NamespacedName, PodView, Step};
 
 /// The firewall of this node. It stays in force when this value is dropped.
@@ -64,6 +64,8 @@ pub struct Firewall {
     names: Names,
     /// The addresses of nodes in the tables; `None` if the last change was not written to its end.
     nodes: Option<BTreeSet<IpAddr>>,
+    /// Whether programs of an earlier agent may be pinned that nothing runs any more.
+    has_former: bool,
     /// None if the kernel has no nftables.
     new_devices: Option<NewDevices>,
     _lock: Lock,
@@ -162,6 +164,7 @@ impl Firewall {
             uids: BTreeMap::new(),
             names,
             nodes: None,
+            has_former: true,
             new_devices: new_devices.ok(),
             _lock: lock,
         })
@@ -223,9 +226,11 @@ impl Firewall {
             let is_open = self.held.flags & POLICY_OPEN_UNKNOWN != 0;
             failures.extend(if is_open { new_devices.open_all() } else { new_devices.close(&passing) });
         }
-        if failures.is_empty() {
-            let removed = programs::remove_former(&self.root.join("programs"));
-            failures.extend(removed.err().map(|error| error.to_string()));
+        if failures.is_empty() && self.has_former {
+            match programs::remove_former(&self.root.join("programs")) {
+                Ok(()) => self.has_former = false,
+                Err(error) => failures.push(error.to_string()),
+            }
         }
         failures
     }
@@ -317,8 +322,7 @@ impl Firewall {
 }
 
 fn explain((device, error): (u32, io::Error)) -> String {
-    let name = device_name(device).unwrap_or_else(|| format!("device {device}"));
-    format!("{name} has no firewall: {error}")
+    format!("{} has no firewall: {error}", PolicyLookups::device_name(device))
 }
 
 /// Reads how many packets the firewall judged; `None` where it is off.

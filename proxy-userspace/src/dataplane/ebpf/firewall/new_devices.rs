@@ -58,6 +58,17 @@ pub struct NewDevices {
     tables: [Rules; 2],
 }
 
+/// What has become of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// There may be one.
+    Possible,
+    /// There is none: new devices are open.
+    Deleted,
+    /// The kernel can't have it.
+    Refused,
+}
+
 /// A table.
 #[derive(Debug)]
 struct Rules {
@@ -66,8 +77,7 @@ struct Rules {
     held: Option<BTreeSet<u32>>,
     /// The number of its rules.
     written: usize,
-    /// Why the kernel can't have it.
-    refused: Option<String>,
+    state: State,
 }
 
 impl NewDevices {
@@ -84,7 +94,7 @@ impl NewDevices {
                 "new devices with such a name are open until they have their programs: nftables takes a * only at the end"
             );
         }
-        let rules = |family| Rules { table: table(family), held: None, written: 0, refused: None };
+        let rules = |family| Rules { table: table(family), held: None, written: 0, state: State::Possible };
         Ok(Self { channel: Channel::open(NETLINK_NETFILTER)?, names, tables: [BRIDGE, INET].map(rules) })
     }
 
@@ -108,14 +118,15 @@ impl NewDevices {
     /// Closes all devices of pods but these. Returns failures.
     pub fn close(&mut self, devices: &BTreeSet<u32>) -> Vec<String> {
         let mut failures = Vec::new();
-        for rules in self.tables.iter_mut().filter(|rules| rules.refused.is_none()) {
+        for rules in self.tables.iter_mut().filter(|rules| rules.state != State::Refused) {
+            rules.state = State::Possible;
             match rules.close(&mut self.channel, &self.names, devices) {
                 Ok(()) => {}
                 // The table was written anew, so it is no table of somebody else that is missing.
                 Err(error) if is_unknown(&error) || is_absent(&error) => {
                     let words = rules.table.words();
                     warn!(%error, table = words, "new devices are open until they have their programs: the kernel can't have this table");
-                    rules.refused = Some(error.to_string());
+                    rules.state = State::Refused;
                 }
                 Err(error) => {
                     failures.push(format!("table {} can't be written: {error}", rules.table.words()));
@@ -128,9 +139,12 @@ impl NewDevices {
     /// Closes no device any more. Returns failures.
     pub fn open_all(&mut self) -> Vec<String> {
         let mut failures = Vec::new();
-        for rules in self.tables.iter_mut().filter(|rules| rules.refused.is_none()) {
-            if let Err(error) = delete(&mut self.channel, &rules.table) {
-                failures.push(format!("table {} can't be deleted: {error}", rules.table.words()));
+        for rules in self.tables.iter_mut().filter(|rules| rules.state == State::Possible) {
+            match delete(&mut self.channel, &rules.table) {
+                Ok(()) => rules.state = State::Deleted,
+                Err(error) => {
+                    failures.push(format!("table {} can't be deleted: {error}", rules.table.words()));
+                }
             }
             rules.held = None;
         }
