@@ -21,6 +21,7 @@ use crate::header::tcp_flag;
 use crate::maps::config::{SNAT_PORT_COUNT, SNAT_PORT_FIRST};
 use crate::maps::family::{Family, FlowOf, KeyOf};
 use crate::maps::global::{KEY, REPLY_KEY, global_by_family, key_room, store_key, stored_key};
+use crate::maps::mode::is_newer;
 use crate::maps::{self, clock};
 use crate::packet::Parsed;
 use crate::packet::shape::{is_below, opaque};
@@ -265,10 +266,19 @@ fn occupancy_body<F: Family>() -> u32 {
 #[inline(always)]
 fn occupancy<F: Family>(key: &KeyOf<F>, reply_key: &KeyOf<F>) -> u32 {
     match flow::find::<F>(reply_key) {
+        None if is_kernels::<F>(reply_key) => TAKEN,
         None => FREE,
         Some((_, entry)) if entry.is_twin_of(key) => FREE,
         Some((found, entry)) => worth::<F>(&found, entry),
     }
+}
+
+/// Whether a connection that the kernel translates has the reply key. While a node changes to this mode, the agent
+/// notes those with a port of the range.
+#[inline(always)]
+fn is_kernels<F: Family>(reply_key: &KeyOf<F>) -> bool {
+    // SAFETY: nothing is read.
+    is_newer() && unsafe { F::node_flows().get(reply_key) }.is_some()
 }
 
 /// The worth of another connection's port: the longer the connection is silent, the more.

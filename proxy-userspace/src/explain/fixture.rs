@@ -56,6 +56,7 @@ pub struct Fixture<A> {
     pub ranges: Vec<(u32, IpNet)>,
     pub flows: Vec<(FlowKey<A>, Flow<A>)>,
     pub new_flows: Vec<(FlowKey<A>, Flow<A>)>,
+    pub node_flows: Vec<(FlowKey<A>, u32)>,
     pub affinities: Vec<(AffinityKey<A>, Affinity)>,
     hints: Vec<(HintKey, u32)>,
     ways: Vec<Way>,
@@ -90,6 +91,7 @@ impl<A: Address> Fixture<A> {
             ranges: Vec::new(),
             flows: Vec::new(),
             new_flows: Vec::new(),
+            node_flows: Vec::new(),
             affinities: Vec::new(),
             hints: Vec::new(),
             ways: vec![Way::default()],
@@ -221,8 +223,8 @@ impl<A: Address> Tables<A> for Fixture<A> {
     fn new_flow(&self, key: &FlowKey<A>) -> Option<Flow<A>> {
         value(&self.new_flows, key)
     }
-    fn node_flow(&self, _: &FlowKey<A>) -> Option<u32> {
-        None
+    fn node_flow(&self, key: &FlowKey<A>) -> Option<u32> {
+        value(&self.node_flows, key)
     }
     fn affinity(&self, key: &AffinityKey<A>) -> Option<Affinity> {
         value(&self.affinities, key)

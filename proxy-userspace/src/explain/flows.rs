@@ -180,10 +180,21 @@ impl<A: Address, T: Tables<A>> Walker<'_, A, T> {
         (self.constant(global::SNAT_PORT_FIRST) as u16).wrapping_add(above as u16).to_be()
     }
 
+    /// Returns whether a connection that the kernel translates has a reply key.
+    fn is_kernels(&mut self, reply: &FlowKey<A>) -> bool {
+        let is_kernels = self.is_newer() && self.tables.node_flow(reply).is_some();
+        if is_kernels {
+            self.keys.node_flows.push(*reply);
+        }
+        is_kernels
+    }
+
     /// Returns what a reply key is worth to a new connection.
     fn worth(&mut self, key: &FlowKey<A>, reply: &FlowKey<A>) -> Worth {
         const BOTH: u8 = FLOW_FIN_CLIENT | FLOW_FIN_BACKEND;
-        let Some(found) = self.find(reply) else { return Worth::FREE };
+        let Some(found) = self.find(reply) else {
+            return if self.is_kernels(reply) { Worth::TAKEN } else { Worth::FREE };
+        };
         let flow = &found.flow;
         if flow.is_twin_of(key) {
             return Worth::FREE;

@@ -3,7 +3,7 @@
 use std::net::Ipv6Addr;
 
 use proxy_common::affinity::{Affinity, AffinityKey};
-use proxy_common::config::{SHARE_NEWER, SHARE_OLDER, global};
+use proxy_common::config::{SHARE_ALONE, SHARE_NEWER, SHARE_OLDER, global};
 use proxy_common::flow::{FLOW_ESTABLISHED, FLOW_REWRITE_DESTINATION, Flow, FlowKey};
 use proxy_common::frontend::{
     FRONTEND_AFFINITY, FRONTEND_DSR, FRONTEND_KIND_NODE_PORT, FRONTEND_KIND_SHIFT, FRONTEND_LOCAL,
@@ -237,6 +237,32 @@ fn snat_leaves_by_its_hop_or_asks_the_kernel() {
     let at_xdp = shop.walk(Program::XdpIngress, "198.51.100.7:40000", "192.0.2.1:80", SYN);
     assert_eq!(ends(&at_xdp).0, Reason::HandedToTc);
     assert_eq!(ends(&shop.at_tc("198.51.100.7:40000")).0, Reason::SentSnat);
+}
+
+#[test]
+fn a_port_of_a_connection_of_the_kernel_is_its_own_during_a_mode_change() {
+    let own = v4("10.0.0.1");
+    let key = FlowKey {
+        source: v4("10.1.0.1"),
+        source_port: 8080_u16.to_be(),
+        destination: own,
+        destination_port: 61000_u16.to_be(),
+        protocol: 6,
+        ..FlowKey::default()
+    };
+    for (share, expected, looked_at) in
+        [(SHARE_ALONE, Reason::SentSnat, vec![]), (SHARE_NEWER, Reason::SnatPorts, vec![key])]
+    {
+        let mut shop = Shop::of(&[(global::SNAT_PORT_COUNT, 1), (global::SHARE, share)]);
+        let pod = shop.backend("10.1.0.1", WELL, 0);
+        shop.0.hops[pod.id() as usize] =
+            Hop { source: own, backend: pod.0, asked: NOW, device: DEVICE, mtu: 1500, ..Hop::default() };
+        shop.0.node_flows.push((key, NOW));
+        let list = shop.list(&[pod]);
+        let mut walk = shop.frontend(list, 0).at_tc("198.51.100.7:40000");
+        walk.concern.v4.node_flows.dedup();
+        assert_eq!((ends(&walk).0, walk.concern.v4.node_flows), (expected, looked_at));
+    }
 }
 
 #[test]

@@ -46,6 +46,7 @@ mod refusals;
 mod resize;
 mod rights;
 mod routed;
+mod shared_ports;
 mod snat_ports;
 mod survival;
 mod top;

@@ -3,8 +3,9 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use millrace_lab::frame::{Frame, flag};
+use millrace_lab::frame::{Frame, flag, protocol};
 use millrace_lab::program::{Bed, FlowTable, ServiceBuilder};
+use proxy_common::config::{SHARE_ALONE, SHARE_NEWER};
 use proxy_common::flow::{FLOW_CLOSING, FLOW_FIN_BACKEND, FLOW_FIN_CLIENT, FLOW_REPLY};
 use proxy_common::timeouts::{FLOW_QUIET, Timeouts};
 use proxy_common::verdict::Reason;
@@ -26,6 +27,7 @@ each_ingress! {
     a_port_of_an_ended_connection_is_chosen_last
     a_connection_that_has_lost_its_port_disturbs_no_other
     a_connection_whose_entries_are_lost_gets_the_same_port_again
+    a_port_of_a_connection_of_the_kernel_is_left_to_it_during_a_mode_change
 }
 
 fn connections_of_many_clients_have_ports_of_their_own(case: Case) {
@@ -48,6 +50,29 @@ fn two_connections_never_share_a_port(case: Case) {
     case.arrives(&node.bed, &case.tcp_from(40001, flag::SYN)).assert_dropped(Reason::SnatPorts);
     case.arrives(&node.bed, &case.tcp_from(40001, flag::ACK)).assert_dropped(Reason::SnatPorts);
     assert_eq!((node.bed.flows(FlowTable::Established), node.bed.flows(FlowTable::New)), (flows, vec![]));
+}
+
+fn a_port_of_a_connection_of_the_kernel_is_left_to_it_during_a_mode_change(case: Case) {
+    let served = |share| {
+        let node = Node::with(case, Bed::builder().share(share).snat_ports(62000, 62001), |service| service);
+        let own = SocketAddr::new(case.family.node(1), 62000);
+        node.bed.note_node_flow(protocol::TCP, case.remote_pod(1), own);
+        (40000..40003)
+            .filter_map(|port| {
+                let outcome = case.arrives(&node.bed, &case.tcp_from(port, flag::SYN));
+                let is_sent = outcome.counts.of(Reason::SentSnat).packets > 0;
+                node.bed.answer_all();
+                is_sent.then(|| {
+                    node.forwards(&case.tcp_from(port, flag::ACK));
+                    outcome.frame().source().port()
+                })
+            })
+            .collect::<Vec<u16>>()
+    };
+    assert_eq!(served(SHARE_NEWER), [62001]);
+    let mut alone = served(SHARE_ALONE);
+    alone.sort_unstable();
+    assert_eq!(alone, [62000, 62001]);
 }
 
 fn a_port_is_taken_from_an_unanswered_connection(case: Case) {

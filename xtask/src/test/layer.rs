@@ -67,7 +67,7 @@ const WITHOUT_UPLINKS: [&str; 10] =
 
 /// Modules of the layer `namespace` whose tests are about the agent, its maps, sockets or pods. TC and XDP share the
 /// code that serves them. So without XDP they run with `--long` only.
-const AGAIN_IF_LONG: [&str; 10] = [
+const AGAIN_IF_LONG: [&str; 11] = [
     "demonstration",
     "firewall",
     "incidents",
@@ -76,6 +76,7 @@ const AGAIN_IF_LONG: [&str; 10] = [
     "priority",
     "programs",
     "resize",
+    "shared_ports",
     "snat_ports",
     "survival",
 ];

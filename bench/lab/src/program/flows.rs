@@ -164,6 +164,31 @@ impl Bed {
         }
     }
 
+    /// Records a connection of the node's own, or one that the kernel translates, by the ends of its incoming packets.
+    pub fn note_node_flow(&self, protocol: u8, source: SocketAddr, destination: SocketAddr) {
+        if source.is_ipv4() {
+            self.note_family::<Addr4>(protocol, source, destination);
+        } else {
+            self.note_family::<Addr6>(protocol, source, destination);
+        }
+    }
+
+    fn note_family<A: FamilyMaps>(&self, protocol: u8, source: SocketAddr, destination: SocketAddr)
+    where
+        FlowKey<A>: aya::Pod,
+    {
+        let address = |at: SocketAddr| A::from_ip(at.ip()).expect("both ends of one family");
+        let key = FlowKey {
+            source: address(source),
+            source_port: source.port().to_be(),
+            destination: address(destination),
+            destination_port: destination.port().to_be(),
+            protocol,
+            ..FlowKey::default()
+        };
+        self.insert::<FlowKey<A>, u32>(&A::map("NODE_FLOWS"), key, 0);
+    }
+
     fn raw_flows<A: FamilyMaps>(&self, table: FlowTable) -> Vec<(FlowKey<A>, Flow<A>)>
     where
         FlowKey<A>: aya::Pod,

@@ -128,8 +128,11 @@ impl<S: Successor> FromEbpf<S> {
     }
 
     fn restrict(&mut self, mut former: Box<EbpfDataplane>) {
+        // Before, so that the kernel knows most of them at the first connection; and after, because some are new by then.
+        former.hold_ports(self.drain);
         match former.change_share(former.share().to_older()) {
             Ok(()) => {
+                former.hold_ports(self.drain);
                 info!(
                     drain = readable(self.drain),
                     "{} serves new connections and datagrams; eBPF keeps its connections for at most --drain",

@@ -41,6 +41,7 @@ pub fn to_ebpf(
         let share = recorded.to_newer();
         let mut dataplane = EbpfDataplane::open(ebpf::Settings { share, ..settings })?;
         dataplane.note_node_flows(&frontends);
+        dataplane.note_ports_of_kernel();
         return Ok(Box::new(ToEbpf::new(dataplane, ipvs.clone(), drain)));
     }
     // While eBPF serves alone, connections translated by the kernel are none of its own.
@@ -52,6 +53,7 @@ pub fn to_ebpf(
     if connections == 0 {
         return Ok(Box::new(dataplane));
     }
+    dataplane.note_ports_of_kernel();
     info!(
         connections,
         "the kernel's rules, such as those of kube-proxy, serve connections to Services; they stay there"

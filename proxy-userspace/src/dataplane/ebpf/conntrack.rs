@@ -30,7 +30,8 @@ const CTA_IP_V6_DST: u16 = 4;
 const CTA_PROTO_NUM: u16 = 1;
 const CTA_PROTO_SRC_PORT: u16 = 2;
 const CTA_PROTO_DST_PORT: u16 = 3;
-/// `IPS_DST_NAT`.
+/// `IPS_SRC_NAT` and `IPS_DST_NAT`.
+const SOURCE_IS_TRANSLATED: u32 = 1 << 4;
 const DESTINATION_IS_TRANSLATED: u32 = 1 << 5;
 /// `TCP_CONNTRACK_TIME_WAIT` and `TCP_CONNTRACK_CLOSE`.
 const OVER: [u8; 2] = [7, 8];
@@ -48,6 +49,8 @@ pub struct Tracked {
     pub replies_from: SocketAddr,
     /// The destination of its replies.
     pub replies_to: SocketAddr,
+    /// Whether the kernel translates its source.
+    pub is_masqueraded: bool,
     /// Whether the kernel translates its destination.
     pub is_translated: bool,
     /// Whether both ends have closed the TCP connection.
@@ -95,6 +98,7 @@ fn parse(body: &[u8]) -> Option<Tracked> {
         destination: original.destination,
         replies_from: reply.source,
         replies_to: reply.destination,
+        is_masqueraded: status & SOURCE_IS_TRANSLATED != 0,
         is_translated: status & DESTINATION_IS_TRANSLATED != 0,
         is_over: tcp_state(attributes).is_some_and(|state| OVER.contains(&state)),
     })
@@ -188,6 +192,7 @@ mod tests {
             destination: "192.0.2.1:30080".parse().unwrap(),
             replies_from: "10.1.0.1:8080".parse().unwrap(),
             replies_to: "198.51.100.10:40000".parse().unwrap(),
+            is_masqueraded: false,
             is_translated: true,
             is_over: true,
         };

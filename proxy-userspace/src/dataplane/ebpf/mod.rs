@@ -24,6 +24,7 @@ mod flow_pressure;
 mod frontend_index;
 mod grace_period;
 mod held_pins;
+mod held_ports;
 mod hooks;
 mod inventory;
 pub mod kernel_drops;

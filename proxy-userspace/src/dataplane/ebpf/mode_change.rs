@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use proxy_common::config::{AGENT_SHARE, AGENT_SHARE_SINCE};
+use tracing::{info, warn};
 
 use super::bpffs::{entries, is_of_this_namespace};
 use super::error::OpenError;
@@ -14,7 +15,7 @@ use super::mapped::Access;
 use super::maps::Maps;
 use super::settings::Settings;
 use super::share::Share;
-use super::{EbpfDataplane, now, reply_ports};
+use super::{EbpfDataplane, held_ports, now, reply_ports};
 
 /// Whether an earlier agent of this network namespace left programs attached below this BPF file system.
 /// Its layout may be another one.
@@ -72,6 +73,23 @@ impl EbpfDataplane {
     #[must_use]
     pub const fn share(&self) -> Share {
         self.settings.share
+    }
+
+    /// Has the kernel's connection tracking hold the ports of this mode's translated connections for `time`, because new
+    /// ones are to be the kernel's.
+    pub fn hold_ports(&self, time: Duration) {
+        match held_ports::hold(&self.maps, time) {
+            Ok(0) => {}
+            Ok(connections) => {
+                info!(connections, "the kernel's rules give no other connection the ports of these");
+            }
+            Err(error) => {
+                warn!(
+                    %error,
+                    "the kernel was not told the ports of connections; a new connection that gets one of them fails"
+                );
+            }
+        }
     }
 
     /// Gives the attached programs another share, each in one step. It may be repeated after a failure.

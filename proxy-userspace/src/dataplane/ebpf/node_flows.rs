@@ -16,6 +16,7 @@ use super::diag::{Connected, Diag};
 use super::error::OpenError;
 use super::maps::Table;
 use super::now;
+use super::share::Share;
 use crate::model::{Desired, Protocol};
 
 /// Addresses, ports and protocols of Services.
@@ -55,7 +56,7 @@ impl Frontends {
 }
 
 /// A connection of this node, or one it masquerades.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct NodeFlow {
     protocol: u8,
     /// The source of incoming packets.
@@ -107,6 +108,32 @@ impl EbpfDataplane {
             info!(
                 connections = noted,
                 "connections of this node use ports of Services; they stay with the kernel"
+            );
+        }
+    }
+
+    /// Records connections with a port of `--snat-ports` that the kernel translates, if this mode shares with it. The
+    /// programs give no other connection to the same backend that port.
+    ///
+    /// One that begins after the call is missed, so it is made again when all new connections are this mode's.
+    pub fn note_ports_of_kernel(&mut self) {
+        if !matches!(self.settings.share, Share::Newer { .. }) {
+            return;
+        }
+        let (ports, mut found) = (self.settings.snat_ports.clone(), Vec::new());
+        let listed = conntrack::each(|tracked| {
+            if tracked.is_masqueraded && !tracked.is_over && ports.contains(&tracked.replies_to.port()) {
+                found.push(NodeFlow::of_tracked(&tracked));
+            }
+        });
+        if let Err(error) = listed {
+            warn!(%error, "listing the kernel's connections failed; one may lose its port, and end");
+        }
+        let noted = found.iter().filter(|flow| self.note_node_flow(flow)).count();
+        if noted > 0 {
+            info!(
+                connections = noted,
+                "connections of the kernel's rules have ports of --snat-ports; they keep them"
             );
         }
     }
@@ -179,6 +206,7 @@ mod tests {
             destination: "203.0.113.1:80".parse().unwrap(),
             replies_from: "198.51.100.10:443".parse().unwrap(),
             replies_to: replies_to.parse().unwrap(),
+            is_masqueraded: true,
             is_translated: true,
             is_over: false,
         }

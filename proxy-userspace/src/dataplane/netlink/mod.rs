@@ -3,7 +3,7 @@
 pub(in crate::dataplane) mod attribute;
 mod channel;
 mod generation;
-mod nfnetlink;
+pub(in crate::dataplane) mod nfnetlink;
 pub mod nftables;
 
 pub use channel::Channel;

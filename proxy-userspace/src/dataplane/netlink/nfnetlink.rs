@@ -1,4 +1,4 @@
-//! Messages of nftables: a header of the netfilter subsystems, and attributes.
+//! Messages of the netfilter subsystems: a header, and attributes.
 
 use netlink_packet_core::{
     DecodeError, DefaultNla, Emitable, NetlinkDeserializable, NetlinkHeader, NetlinkSerializable,

@@ -1,0 +1,191 @@
+//! Tells the kernel's connection tracking which ports translated connections of the programs have.
+//!
+//! When a node changes to IPVS or kube-proxy, the kernel translates new clients to the same backends, from ports of its own
+//! choice. kube-proxy has it choose among all ports. It knows none of the programs' connections, because their packets pass
+//! it by. With an entry for each, it takes another port.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use aya::Pod;
+use netlink_packet_core::{DefaultNla, NLM_F_CREATE};
+use netlink_sys::protocols::NETLINK_NETFILTER;
+use proxy_common::Address;
+use proxy_common::flow::{FLOW_REPLY, Flow, FlowKey};
+
+use super::error::OpenError;
+use super::maps::{FamilyMaps, Maps, Table};
+use crate::dataplane::netlink::Channel;
+use crate::dataplane::netlink::attribute::{be32, bytes, nested, port};
+use crate::dataplane::netlink::nfnetlink::Message;
+use crate::model::Protocol;
+
+/// `NFNL_SUBSYS_CTNETLINK` and `IPCTNL_MSG_CT_NEW`.
+const NEW: u16 = 1 << 8;
+const TUPLE_ORIGINAL: u16 = 1;
+const TUPLE_REPLY: u16 = 2;
+const STATUS: u16 = 3;
+const PROTOCOL_INFO: u16 = 4;
+const TIMEOUT: u16 = 7;
+/// `IPS_SEEN_REPLY` and `IPS_CONFIRMED`. Without `IPS_ASSURED` the kernel drops these entries first when it has no room.
+const SEEN: u32 = 1 << 1 | 1 << 3;
+/// `TCP_CONNTRACK_ESTABLISHED`: one that is closing could lose its port.
+const ESTABLISHED: u8 = 3;
+/// Connections in one list of requests.
+const CHUNK: usize = 1 << 12;
+/// The kernel's own connections keep this part of the room that is left.
+const PART: usize = 2;
+
+/// Has the kernel hold the ports of all connections with a port of this node, for `time`. Returns how many.
+/// What the kernel has no room for is left out.
+pub fn hold(maps: &Maps, time: Duration) -> io::Result<usize> {
+    let Some(room) = room() else { return Ok(0) };
+    let seconds = u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
+    let mut held =
+        Held { channel: Channel::open(NETLINK_NETFILTER)?, seconds, room, chunk: Vec::new(), count: 0 };
+    held.family(&maps.of4)?;
+    held.family(&maps.of6)?;
+    held.flush();
+    Ok(held.count)
+}
+
+/// Returns how many connections the kernel may be told; none if it tracks none.
+fn room() -> Option<usize> {
+    let read = |name: &str| {
+        let text = std::fs::read_to_string(format!("/proc/sys/net/netfilter/nf_conntrack_{name}")).ok()?;
+        text.trim().parse::<usize>().ok()
+    };
+    Some(read("max")?.saturating_sub(read("count")?) / PART)
+}
+
+struct Held {
+    channel: Channel,
+    /// How long.
+    seconds: u32,
+    /// Connections that there is room for.
+    room: usize,
+    chunk: Vec<Message>,
+    count: usize,
+}
+
+impl Held {
+    fn family<A: Address>(&mut self, maps: &FamilyMaps<A>) -> io::Result<()>
+    where
+        FlowKey<A>: Pod + Default,
+        Flow<A>: Pod + Default,
+    {
+        for table in [&maps.flows, &maps.flows_new] {
+            self.table(table).map_err(io::Error::other)?;
+        }
+        Ok(())
+    }
+
+    fn table<A: Address>(&mut self, table: &Table<FlowKey<A>, Flow<A>>) -> Result<(), OpenError>
+    where
+        FlowKey<A>: Pod + Default,
+        Flow<A>: Pod + Default,
+    {
+        table.for_each(|key, flow| {
+            if let Some(connection) = Connection::of(&key, &flow) {
+                self.room = self.room.saturating_sub(1);
+                self.chunk.push(connection.request(self.seconds));
+            }
+            if self.chunk.len() >= CHUNK {
+                self.flush();
+            }
+            self.room > 0
+        })
+    }
+
+    fn flush(&mut self) {
+        // One that the kernel has already is renewed.
+        let outcomes = self.channel.act_all(std::mem::take(&mut self.chunk), NLM_F_CREATE);
+        self.count += outcomes.iter().filter(|outcome| outcome.is_ok()).count();
+    }
+}
+
+/// A connection from this node to a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Connection {
+    protocol: u8,
+    node: SocketAddr,
+    backend: SocketAddr,
+}
+
+impl Connection {
+    /// Returns the connection of a reply's entry. While there is an entry, even of a connection that has ended, replies at
+    /// its port go to its client.
+    fn of<A: Address>(key: &FlowKey<A>, flow: &Flow<A>) -> Option<Self> {
+        let is_translated = flow.is_translated() && flow.flags & FLOW_REPLY != 0;
+        let at = |address: A, port: u16| SocketAddr::new(address.to_ip(), u16::from_be(port));
+        is_translated.then(|| Self {
+            protocol: key.protocol,
+            node: at(key.destination, key.destination_port),
+            backend: at(key.source, key.source_port),
+        })
+    }
+
+    fn request(&self, seconds: u32) -> Message {
+        let family = if self.node.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+        let mut attributes = vec![
+            self.tuple(TUPLE_ORIGINAL, self.node, self.backend),
+            self.tuple(TUPLE_REPLY, self.backend, self.node),
+            be32(STATUS, SEEN),
+            be32(TIMEOUT, seconds),
+        ];
+        if self.protocol == Protocol::Tcp.number() {
+            // CTA_PROTOINFO_TCP and CTA_PROTOINFO_TCP_STATE.
+            attributes.push(nested(PROTOCOL_INFO, &[nested(1, &[bytes(1, &[ESTABLISHED])])]));
+        }
+        Message::new(NEW, u8::try_from(family).unwrap_or_default(), &attributes)
+    }
+
+    fn tuple(&self, kind: u16, source: SocketAddr, destination: SocketAddr) -> DefaultNla {
+        // CTA_IP_V4_SRC, CTA_IP_V4_DST, and those of IPv6.
+        let ip = |v4: u16, address: IpAddr| match address {
+            IpAddr::V4(address) => bytes(v4, &address.octets()),
+            IpAddr::V6(address) => bytes(v4 + 2, &address.octets()),
+        };
+        let ends = nested(1, &[ip(1, source.ip()), ip(2, destination.ip())]);
+        // CTA_PROTO_NUM, CTA_PROTO_SRC_PORT, CTA_PROTO_DST_PORT.
+        let ports = [bytes(1, &[self.protocol]), port(2, source.port()), port(3, destination.port())];
+        nested(kind, &[ends, nested(2, &ports)])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proxy_common::Addr4;
+    use proxy_common::flow::FLOW_ESTABLISHED;
+
+    use super::*;
+
+    fn entry() -> (FlowKey<Addr4>, Flow<Addr4>) {
+        let [pod, node] =
+            ["10.1.0.1", "192.0.2.1"].map(|text| Addr4::from_ip(text.parse().unwrap()).unwrap());
+        let key = FlowKey {
+            source: pod,
+            source_port: 8080_u16.to_be(),
+            destination: node,
+            destination_port: 61000_u16.to_be(),
+            protocol: Protocol::Tcp.number(),
+            ..FlowKey::default()
+        };
+        (key, Flow { flags: FLOW_REPLY, check: 1, state: FLOW_ESTABLISHED, ..Flow::default() })
+    }
+
+    #[test]
+    fn only_replies_to_translated_connections_have_a_port() {
+        let (key, flow) = entry();
+        let expected = Connection {
+            protocol: 6,
+            node: "192.0.2.1:61000".parse().unwrap(),
+            backend: "10.1.0.1:8080".parse().unwrap(),
+        };
+        assert_eq!(Connection::of(&key, &flow), Some(expected));
+        for other in [Flow { check: 0, ..flow }, Flow { flags: 0, ..flow }] {
+            assert_eq!(Connection::of(&key, &other), None, "{other:?}");
+        }
+    }
+}
