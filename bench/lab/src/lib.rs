@@ -12,6 +12,7 @@
 //! - [`walk`]: requests to a Service, with answers and captures compared to the expected ones.
 //! - [`container`]: the rights of a process in a container that is not privileged.
 //! - [`cluster`]: a bed with a server in every pod and an agent on every node.
+//! - [`pool`]: clusters that the tests of one process share.
 //! - [`routing`]: routing daemons, on nodes and on the router.
 //! - [`demo`]: all of it together, for people to watch.
 //! - [`drill`]: faults on running traffic, and what each costs.
@@ -36,6 +37,7 @@ pub mod manifests;
 mod map_calls;
 pub mod net;
 pub mod patience;
+pub mod pool;
 pub mod process;
 pub mod program;
 pub mod routing;

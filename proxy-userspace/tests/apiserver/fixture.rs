@@ -1,21 +1,22 @@
-//! The common cluster of the tests: one API server, one bed, agents on two of its three nodes.
+//! The common clusters of the tests: one API server, one bed, agents on two of its three nodes.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use millrace_lab::apiserver::HOST;
 use millrace_lab::cluster::Cluster;
 use millrace_lab::manifests::{Service, nodes};
-use millrace_lab::net::remove_own_at_exit;
+use millrace_lab::pool::{Pool, Taken};
 use millrace_lab::topology::Shape;
 use serde_json::json;
 
 /// The nodes with an agent. The third node is for agents that are to fail.
 pub const SERVED: [u8; 2] = [1, 2];
 pub const UNSERVED: u8 = 3;
+/// Common clusters.
+const CLUSTERS: usize = 4;
 /// The longest time of an agent to reconnect: its longest wait between two attempts, and a slow
 /// listing.
 pub const RETURN_LIMIT: Duration = Duration::from_secs(90);
@@ -31,14 +32,14 @@ pub fn set_ready(cluster: &Cluster, node: u8, is_ready: bool) -> Result<()> {
     cluster.api_server()?.kube().put(object)
 }
 
-/// The cluster, with everything running. The tests take turns.
-pub fn shared() -> MutexGuard<'static, Cluster> {
-    static SHARED: LazyLock<Mutex<Cluster>> = LazyLock::new(|| {
-        remove_own_at_exit();
+/// A cluster of which each test is the only user, with everything running. Most of a test's time it waits for an agent to
+/// ask the server again, so there are several clusters.
+pub fn shared() -> Taken {
+    static SHARED: Pool = Pool::new(CLUSTERS, || {
         let xdp = std::env::var("MILLRACE_XDP").unwrap_or_else(|_| "native".to_owned());
-        Mutex::new(Cluster::with_api_server(Shape { nodes: 3, pods: 2, ..Shape::default() }, &xdp).unwrap())
+        Cluster::with_api_server(Shape { nodes: 3, pods: 2, ..Shape::default() }, &xdp)
     });
-    let mut cluster = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut cluster = SHARED.take().unwrap();
     restore(&mut cluster).unwrap();
     cluster
 }

@@ -2,7 +2,6 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
@@ -10,8 +9,8 @@ use anyhow::{Context, Result, ensure};
 use millrace_lab::agent;
 use millrace_lab::apiserver::{ApiServer, Kube};
 use millrace_lab::capture::{Capture, Trail};
-use millrace_lab::cluster::Cluster;
 use millrace_lab::manifests::{Service, nodes};
+use millrace_lab::pool::Taken;
 use millrace_lab::process::{self, Process};
 use millrace_lab::topology::{Dual, Family};
 use millrace_lab::traffic::{Answer, Connection, Protocol, ask, get_status};
@@ -26,7 +25,7 @@ const TAKE_OVER: Duration = Duration::from_secs(40);
 
 /// The common cluster with controllers on the node without an agent.
 struct Stage {
-    cluster: MutexGuard<'static, Cluster>,
+    cluster: Taken,
     kubeconfig: PathBuf,
     controllers: Vec<Process>,
 }

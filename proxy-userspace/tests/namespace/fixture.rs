@@ -2,16 +2,18 @@
 
 use std::fmt::Write;
 use std::net::SocketAddr;
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use millrace_lab::agent::CounterView;
 use millrace_lab::cluster::Cluster;
-use millrace_lab::net::remove_own_at_exit;
+use millrace_lab::pool::{Pool, Taken};
 use millrace_lab::topology::{Dual, Family, Shape};
 use millrace_lab::traffic::{Delivery, Stream};
+
+/// Common clusters.
+const CLUSTERS: usize = 2;
 
 /// Returns the agents' `--xdp`.
 pub fn xdp() -> String {
@@ -24,13 +26,10 @@ pub fn is_long() -> bool {
 }
 
 /// Returns a cluster of three nodes with two pods each, for tests that break only their own
-/// Services. The tests run one at a time, so that counters and captures are theirs.
-pub fn shared() -> MutexGuard<'static, Cluster> {
-    static SHARED: LazyLock<Mutex<Cluster>> = LazyLock::new(|| {
-        remove_own_at_exit();
-        Mutex::new(Cluster::start(Shape::default(), &xdp()).unwrap())
-    });
-    SHARED.lock().unwrap_or_else(PoisonError::into_inner)
+/// Services. No other test has it meanwhile, so that counters and captures are the test's own.
+pub fn shared() -> Taken {
+    static SHARED: Pool = Pool::new(CLUSTERS, || Cluster::start(Shape::default(), &xdp()));
+    SHARED.take().unwrap()
 }
 
 /// Returns a cluster of the test's own.

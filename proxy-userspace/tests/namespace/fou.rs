@@ -1,14 +1,13 @@
 //! Direct Server Return in UDP, for networks that do not carry IP in IP.
 
 use std::net::SocketAddr;
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::Result;
 use millrace_lab::capture::{Capture, Trail};
 use millrace_lab::cluster::Cluster;
 use millrace_lab::manifests::Service;
-use millrace_lab::net::remove_own_at_exit;
+use millrace_lab::pool::{Pool, Taken};
 use millrace_lab::topology::{Family, Shape, vip};
 use millrace_lab::traffic::{LongConnections, Protocol, Stream, ask};
 use millrace_lab::walk::Walk;
@@ -29,14 +28,13 @@ fn start(flags: &[&str]) -> Result<Cluster> {
 }
 
 /// Returns such a cluster for tests that break nothing.
-fn shared() -> MutexGuard<'static, Cluster> {
-    static SHARED: LazyLock<Mutex<Cluster>> = LazyLock::new(|| {
-        remove_own_at_exit();
-        let cluster = start(&FOU).unwrap();
-        cluster.apply(&direct(&cluster, &["pod-2a"]).unwrap(), &[1, 2]).unwrap();
-        Mutex::new(cluster)
+fn shared() -> Taken {
+    static SHARED: Pool = Pool::new(1, || {
+        let cluster = start(&FOU)?;
+        cluster.apply(&direct(&cluster, &["pod-2a"])?, &[1, 2])?;
+        Ok(cluster)
     });
-    SHARED.lock().unwrap_or_else(PoisonError::into_inner)
+    SHARED.take().unwrap()
 }
 
 /// Returns the outer source port of a client's next packet to a Service.

@@ -1,6 +1,6 @@
-//! Builds what late layers need while early ones run.
+//! Builds what late layers need while early ones run, and runs emulated machines beside layers that wait.
 //!
-//! Tests wait for timers and for each other. Compilers that run at the least priority use that time, and don't
+//! Tests wait for timers and for each other. Compilers and emulators that run at the least priority use that time, and don't
 //! disturb them.
 
 use std::ffi::OsStr;
@@ -14,7 +14,8 @@ use std::thread;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 
-use super::layer::Layer;
+use super::layer::{self, Layer};
+use super::{Args, Outcome};
 use crate::workspace::Workspace;
 
 /// The layers that take long to prepare, in the order in which they run: what Go builds, and what Rust builds. Both go
@@ -53,6 +54,15 @@ impl Ahead {
             self.waiting.retain(|one| *one != ended);
         }
     }
+}
+
+/// Runs the emulated machines of the layer `vm`.
+pub fn machines(workspace: &Workspace, args: &Args) -> Result<Outcome> {
+    // `emulate` builds what is missing then, and tells why that fails.
+    if let Err(error) = preparation(workspace, Layer::Vm).and_then(run) {
+        eprintln!("preparing the layer vm: {error:#}");
+    }
+    layer::emulate(workspace, args)
 }
 
 type Preparation = Result<(Command, PathBuf)>;

@@ -60,6 +60,10 @@ pub enum Layer {
     Manifests,
 }
 
+/// Tests of the layer `apiserver` at the same time. They wait for agents that ask a server again, and leave four fifths of
+/// two processors.
+const WAITING: usize = 6;
+
 /// Modules of the layer `namespace` that ask nothing of the programs of uplinks: their tests run once, not again
 /// without XDP.
 const WITHOUT_UPLINKS: [&str; 10] =
@@ -200,8 +204,20 @@ impl Layer {
         }
     }
 
+    /// Whether its tests wait more than they compute: more than half of the processors' time is left.
+    pub const fn leaves_processors(self) -> bool {
+        matches!(self, Self::Namespace | Self::Apiserver)
+    }
+
     fn takes_root(self) -> bool {
         self.needs().contains(&Need::Run)
+    }
+}
+
+impl Pass {
+    /// Whether it is that of the emulated machines.
+    pub const fn is_emulated(&self) -> bool {
+        matches!(self.work, Work::OtherKernels)
     }
 }
 
@@ -257,10 +273,7 @@ pub fn perform(
         }
         Work::Manifests => return Ok(manifests::check_all(workspace)),
         Work::Vm => return vm::load_here(workspace).map(Outcome::Ran),
-        Work::OtherKernels => {
-            let extent = if args.long { vm::Extent::Whole } else { vm::Extent::Named };
-            return vm::emulate(workspace, &vm::Target::ALL, extent).map(Outcome::Ran);
-        }
+        Work::OtherKernels => return emulate(workspace, args),
         Work::Unit => cargo.args(["--lib", "--bins"]),
         Work::Target(name)
         | Work::TargetWithApiserver(name)
@@ -316,12 +329,21 @@ pub fn perform(
         let more = if args.long { cluster::more_images(workspace)? } else { Vec::new() };
         cluster::add_assets(workspace, Variant::Ebpf, more, &mut cargo)?;
     }
+    if matches!(pass.work, Work::TargetWithApiserver(_)) {
+        of_tests.push(format!("--test-threads={WAITING}"));
+    }
     if args.verbose {
         of_tests.push("--nocapture".to_owned());
     }
     cargo.arg("--").args(of_tests);
     let output = if args.verbose { Output::Shown } else { Output::OnFailure };
     libtest::run(&mut cargo, output, bound(args)).map(Outcome::Ran)
+}
+
+/// Runs the emulated machines.
+pub fn emulate(workspace: &Workspace, args: &Args) -> Result<Outcome> {
+    let extent = if args.long { vm::Extent::Whole } else { vm::Extent::Named };
+    vm::emulate(workspace, &vm::Target::ALL, extent).map(Outcome::Ran)
 }
 
 /// Returns whether the layer fuzz plays so many frames that an optimised build saves time.

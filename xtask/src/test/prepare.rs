@@ -5,7 +5,7 @@ use anyhow::Result;
 use super::layer::Layer;
 use crate::build::{self, Warnings};
 use crate::workspace::Workspace;
-use crate::{image, manifests, setup};
+use crate::{image, manifests, setup, vm};
 
 /// Arguments of `cargo xtask prepare`.
 #[derive(clap::Args)]
@@ -33,6 +33,10 @@ pub fn prepare(workspace: &Workspace, args: &PrepareArgs) -> Result<()> {
             }
             Layer::Trace => drop(build::trace_object(workspace)?),
             Layer::Bench => build::bench_object(workspace)?,
+            Layer::Vm => {
+                build::bpf_object(workspace, Warnings::Allowed)?;
+                vm::prepare(workspace, &vm::Target::ALL)?;
+            }
             _ => build::bpf_object(workspace, Warnings::Allowed)?,
         }
     }

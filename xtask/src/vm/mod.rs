@@ -113,6 +113,18 @@ pub fn emulate(workspace: &Workspace, targets: &[Target], extent: Extent) -> Res
     Ok(tallies.into_iter().sum())
 }
 
+/// Builds and unpacks what the test layer's machines need.
+pub fn prepare(workspace: &Workspace, targets: &[Target]) -> Result<()> {
+    build_guest(workspace)?;
+    guest_tests::layer(workspace, targets, Extent::Named)?;
+    for kernel in kernel::KERNELS {
+        if let Some(suite) = kernel.suite {
+            kernel::ensure(workspace, kernel.name, suite, Build::Cloud)?;
+        }
+    }
+    Ok(())
+}
+
 /// The work of a machine.
 enum Job<'a> {
     Tests(&'a guest_tests::Run<'a>),

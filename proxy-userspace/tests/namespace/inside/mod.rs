@@ -10,13 +10,13 @@ mod sockets;
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use millrace_lab::cluster::Cluster;
 use millrace_lab::manifests::Service;
-use millrace_lab::net::{Namespace, Task, remove_own_at_exit};
+use millrace_lab::net::{Namespace, Task};
+use millrace_lab::pool::{Pool, Taken};
 use millrace_lab::topology::{Dual, Family, Shape};
 use millrace_lab::traffic::{Answer, Protocol, ask};
 
@@ -59,14 +59,12 @@ impl Path {
     }
 
     /// Returns a cluster for tests that break only their own Services.
-    fn shared(self) -> MutexGuard<'static, Cluster> {
-        static WITHOUT_HOOKS: LazyLock<Mutex<Cluster>> = LazyLock::new(|| {
-            remove_own_at_exit();
-            Mutex::new(Cluster::start_with(Shape::default(), &xdp(), Path::Packets.flags()).unwrap())
-        });
+    fn shared(self) -> Taken {
+        static WITHOUT_HOOKS: Pool =
+            Pool::new(1, || Cluster::start_with(Shape::default(), &xdp(), Path::Packets.flags()));
         match self {
             Self::Sockets => shared(),
-            Self::Packets => WITHOUT_HOOKS.lock().unwrap_or_else(PoisonError::into_inner),
+            Self::Packets => WITHOUT_HOOKS.take().unwrap(),
         }
     }
 
