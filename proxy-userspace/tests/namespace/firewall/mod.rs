@@ -4,6 +4,7 @@ mod bench;
 mod connections;
 mod devices;
 mod explain;
+mod full;
 mod services;
 mod truth;
 mod unattended;
