@@ -60,6 +60,12 @@ pub const PEER_CLASS: u32 = PEER_NODE - 1;
 
 /// Bytes of a [`PolicyName`]. Namespace and name of a pod (63 and 253) fit, and some names of policies.
 pub const POLICY_NAME_BYTES: usize = 1024;
+/// The number of entries in POLICY_OWNERS: addresses of pods of the whole cluster.
+pub const POLICY_OWNERS_ENTRIES: u32 = 1 << 17;
+/// Bytes of a [`PolicyOwner`]'s text. Names that a controller generates fit, with any namespace (63 and 63).
+///
+/// An entry is then 256 bytes in the kernel with its key and its headers, which is a size of its allocator.
+pub const POLICY_OWNER_BYTES: usize = 176;
 
 /// Leading bits of a [`PolicyRule`] that stand for any protocol.
 pub const RULE_ANY_PROTOCOL: u32 = 64;
@@ -113,6 +119,15 @@ shared! {
     pub struct PolicyName {
         /// The text. It is an array of arrays because `Default` ends at 32 elements.
         pub bytes: [[u8; 32]; 32],
+    }
+
+    /// Value of POLICY_OWNERS, by the address of a pod of any node, v4-mapped. The agent writes it for people, and no program
+    /// reads it. An address of several pods has no entry.
+    pub struct PolicyOwner {
+        /// Monotonic nanoseconds at which the agent wrote it. An older packet may be of another pod.
+        pub since: u64,
+        /// `namespace/name`, UTF-8, padded with zeros. What has no room is cut off.
+        pub bytes: [[u8; 16]; 11],
     }
 
     /// Key of POLICY_RULES, a longest-prefix-match trie; the value is 1. The agent writes it.
@@ -215,8 +230,10 @@ shared! {
 }
 
 padded_text!(PolicyName);
+padded_text!(PolicyOwner);
 
 const _: () = assert!(size_of::<PolicyName>() == POLICY_NAME_BYTES);
+const _: () = assert!(size_of::<PolicyOwner>() == size_of::<u64>() + POLICY_OWNER_BYTES);
 
 /// UDP ports of tunnels without keys, network byte order: VXLAN (Linux' own default and IANA's), Geneve, FoU.
 pub const TUNNEL_PORTS: [u16; 4] = [8472_u16.to_be(), 4789_u16.to_be(), 6081_u16.to_be(), FOU_PORT.to_be()];

@@ -5,8 +5,8 @@ use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray};
 use aya_ebpf::macros::btf_map;
 use proxy_common::policy::{
     POLICY_CONFIG_WORDS, POLICY_COUNTERS_ENTRIES, POLICY_EVENTS_ENTRIES, POLICY_GUARDED_WORDS,
-    POLICY_PODS_ENTRIES, PolicyEvent, PolicyFlow, PolicyFlowKey, PolicyFragmentKey, PolicyName, PolicyPod,
-    PolicyRule,
+    POLICY_OWNERS_ENTRIES, POLICY_PODS_ENTRIES, PolicyEvent, PolicyFlow, PolicyFlowKey, PolicyFragmentKey,
+    PolicyName, PolicyOwner, PolicyPod, PolicyRule,
 };
 use proxy_common::verdict::Counter;
 use proxy_common::{Addr4, Addr6};
@@ -36,6 +36,10 @@ pub static POLICY_GUARDED: Array<u64, { POLICY_GUARDED_WORDS as usize }> = Array
 /// Names by the index of a pod's device, for people. Written by the agent; no program reads it.
 #[btf_map]
 pub static POLICY_NAMES: HashMap<u32, PolicyName, { POLICY_PODS_ENTRIES as usize }, ON_DEMAND> =
+    HashMap::new();
+/// The pods of all nodes by their addresses, for people. Written by the agent; no program reads it.
+#[btf_map]
+pub static POLICY_OWNERS: HashMap<Addr6, PolicyOwner, { POLICY_OWNERS_ENTRIES as usize }, ON_DEMAND> =
     HashMap::new();
 /// Classes of IPv4 peers by prefix; `PEER_OWN_NODE` is set at addresses of this node. Written by the agent.
 #[btf_map]

@@ -268,6 +268,7 @@ impl Keeper {
             pods: &pods,
             nodes: &nodes,
             views: &views,
+            index: &self.index,
         });
         let Holders { pods: behind, aside, .. } = &applied.holders;
         let unknown = self.ends.found().len() - behind.len() - aside.len();

@@ -169,6 +169,20 @@ impl Index {
     }
 }
 
+/// The pods of addresses, for people.
+impl Index {
+    /// Returns the pod with a network of its own that has an address. Of several ones nobody can say which it is: `None`.
+    #[must_use]
+    pub fn owner(&self, address: IpAddr) -> Option<&NamespacedName> {
+        only(self.holders.get(&address)?)
+    }
+
+    /// Returns the pod of each address that only one has.
+    pub fn owners(&self) -> impl Iterator<Item = (IpAddr, &NamespacedName)> {
+        self.holders.iter().filter_map(|(address, names)| Some((*address, only(names)?)))
+    }
+}
+
 /// The look-ups of the other files.
 impl Index {
     pub(super) fn pod(&self, name: &NamespacedName) -> Option<(&NamespacedName, &PodSpec)> {
@@ -234,6 +248,11 @@ impl Index {
         let known = self.namespaces.get(name).map(Cow::Borrowed);
         known.unwrap_or_else(|| Cow::Owned(Labels::of_unknown_namespace(name)))
     }
+}
+
+/// Returns the name of the only pod.
+fn only(names: &PodNames) -> Option<&NamespacedName> {
+    names.first().filter(|_| names.len() == 1).map(|name| &**name)
 }
 
 /// Removes a name from the set of `key`, and the set if it was the last one.

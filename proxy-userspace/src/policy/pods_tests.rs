@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::testing::{check, cluster, egress, explain, ingress, namespace, pod, policy, with};
-use super::{Direction, Verdict};
+use super::{Direction, Index, Verdict};
 
 #[test]
 fn a_restartable_init_container_has_named_ports_and_a_usual_one_has_none() {
@@ -163,4 +163,31 @@ fn a_view_of_a_pod_has_the_policies_that_select_it() {
     assert!(web.is_isolated(Direction::Ingress) && web.is_isolated(Direction::Egress));
     let db = index.pods().find(|pod| pod.name.name == "db").unwrap();
     assert!(db.policies.is_empty() && !db.is_isolated(Direction::Ingress));
+}
+
+#[test]
+fn an_address_is_of_the_only_pod_that_has_it() {
+    let mut index = cluster();
+    let owner = |index: &Index, address: &str| {
+        let address = address.parse().unwrap();
+        let one = index.owner(address).map(ToString::to_string);
+        let of_all = index.owners().find(|(of, _)| *of == address).map(|(_, pod)| pod.to_string());
+        assert_eq!(one, of_all, "{address}");
+        one
+    };
+    let known = |name: &str| Some(name.to_owned());
+    assert_eq!(owner(&index, "10.1.2.2"), known("data/db"));
+    assert_eq!(owner(&index, "fd00:1::22"), known("data/db"));
+    // One of a pod of the host's network is the node's.
+    assert_eq!(owner(&index, "172.16.0.1"), None);
+    // Another pod gets the address while the former one has not ended: nobody can say whose it is.
+    let next = pod("shop/next", "node-1", &["10.1.2.2"], json!({}), json!([]));
+    index.tell(next.clone());
+    assert_eq!(owner(&index, "10.1.2.2"), None);
+    assert_eq!(owner(&index, "fd00:1::22"), known("data/db"));
+    index.forget(pod("data/db", "node-2", &[], json!({}), json!([])));
+    assert_eq!(owner(&index, "10.1.2.2"), known("shop/next"));
+    assert_eq!(owner(&index, "fd00:1::22"), None);
+    index.forget(next);
+    assert_eq!(owner(&index, "10.1.2.2"), None);
 }

@@ -1,5 +1,6 @@
 //! The packets that the pod firewall dropped.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use proxy_common::addr::unmapped;
@@ -10,7 +11,7 @@ use super::decode::protocol_name;
 use super::row::{EventRow, POLICY_DROP};
 use crate::cli::error::CliError;
 use crate::cli::place::Place;
-use crate::dataplane::ebpf::firewall::{DropRecorder, LocalNames, PinnedFirewall};
+use crate::dataplane::ebpf::firewall::{DropRecorder, KnownNames, PinnedFirewall};
 use crate::node::device_name;
 
 /// Protocols whose ports are identifiers of echo requests.
@@ -39,7 +40,9 @@ impl Firewall {
             return Ok((Vec::new(), recorded.missed));
         }
         // An agent may take the firewall away at this moment: a drop counts without names, too.
-        let names = self.pinned.names().unwrap_or_default();
+        let ends = recorded.events.iter().flat_map(|event| [event.source, event.destination]);
+        let addresses: BTreeSet<_> = ends.filter(|words| *words != [0; 4]).map(unmapped).collect();
+        let names = self.pinned.names(&addresses).unwrap_or_default();
         let rows = recorded.events.iter().map(|event| EventRow::of_policy(event, &names, clock));
         Ok((rows.collect(), recorded.missed))
     }
@@ -47,7 +50,7 @@ impl Firewall {
 
 impl EventRow {
     /// Returns the row of a packet that the firewall dropped.
-    pub fn of_policy(event: &PolicyEvent, names: &LocalNames, clock: &Clock) -> Self {
+    pub fn of_policy(event: &PolicyEvent, names: &KnownNames, clock: &Clock) -> Self {
         let place = |words: [u32; 4], port: u16| {
             let port = if ECHO.contains(&event.protocol) { 0 } else { u16::from_be(port) };
             (words != [0; 4]).then(|| SocketAddr::new(unmapped(words), port))
@@ -57,7 +60,7 @@ impl EventRow {
         // The device says whose packet it is, whatever address the packet has.
         let near = names.of_device(event.device).to_owned();
         let far = |place: Option<SocketAddr>| {
-            place.map(|place| names.of_address(place.ip()).to_owned()).unwrap_or_default()
+            place.map(|place| names.of_address(place.ip(), event.at).to_owned()).unwrap_or_default()
         };
         let is_egress = event.direction == PolicyDirection::Egress as u8;
         let direction = if is_egress { PolicyDirection::Egress } else { PolicyDirection::Ingress };
@@ -91,13 +94,19 @@ mod tests {
     use proxy_common::addr::mapped;
 
     use super::*;
+    use crate::dataplane::ebpf::firewall::OwnerView;
 
-    fn names() -> LocalNames {
-        let address = |text: &str| text.parse::<IpAddr>().unwrap();
-        LocalNames {
-            by_device: [(1, "shop/web".to_owned()), (0x7fff_ffff, "shop/api".to_owned())].into(),
-            devices: [(address("10.1.0.1"), 1), (address("10.1.0.2"), 0x7fff_ffff)].into(),
-        }
+    fn names() -> KnownNames {
+        let owner = |(address, name, since): (&str, &str, u64)| {
+            (address.parse::<IpAddr>().unwrap(), OwnerView { name: name.to_owned(), since })
+        };
+        let owners = [
+            ("10.1.0.1", "shop/web", 0),
+            ("10.1.0.2", "shop/api", 3_500_000_000),
+            ("fd00::2:5", "data/job", 0),
+            ("10.2.0.6", "data/late", 3_500_000_001),
+        ];
+        KnownNames { by_device: [(1, "shop/web".to_owned())].into(), by_address: owners.map(owner).into() }
     }
 
     fn event(source: &str, destination: &str, direction: PolicyDirection) -> PolicyEvent {
@@ -127,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drop_names_the_pods_of_this_node_at_both_ends() {
+    fn a_drop_names_the_pods_at_both_ends() {
         let from_api = row(&event("10.1.0.2:40000", "10.1.0.1:80", PolicyDirection::Ingress));
         assert_eq!(
             from_api.line(),
@@ -153,6 +162,14 @@ mod tests {
         );
         assert_eq!(serde_json::from_value::<EventRow>(json).unwrap(), to_api);
         assert!(to_api.is_of_namespace("shop") && !to_api.is_of_namespace("sho"));
+    }
+
+    #[test]
+    fn a_pod_of_another_node_is_named_unless_it_got_the_address_after_the_drop() {
+        let from_job = row(&event("[fd00::2:5]:40000", "[fd00::1]:80", PolicyDirection::Ingress));
+        assert_eq!((&*from_job.client_pod, &*from_job.frontend_pod), ("data/job", "shop/web"));
+        let to_late = row(&event("10.1.0.1:40000", "10.2.0.6:80", PolicyDirection::Egress));
+        assert_eq!((&*to_late.client_pod, &*to_late.frontend_pod), ("shop/web", ""));
     }
 
     #[test]

@@ -57,10 +57,10 @@ pub struct EventRow {
     /// Of a [`POLICY_DROP`]: `ingress` or `egress`, seen from the pod of the device; else empty.
     #[serde(default)]
     pub direction: Cow<'static, str>,
-    /// Of a [`POLICY_DROP`]: the pod of this node that sent it, as `namespace/name`; else empty.
+    /// Of a [`POLICY_DROP`]: the pod that sent it, as `namespace/name`; else empty.
     #[serde(default)]
     pub client_pod: String,
-    /// Of a [`POLICY_DROP`]: the pod of this node that it was for, as `namespace/name`; else empty.
+    /// Of a [`POLICY_DROP`]: the pod that it was for, as `namespace/name`; else empty.
     #[serde(default)]
     pub frontend_pod: String,
     /// The beginning of the frame; empty for other events.

@@ -300,11 +300,12 @@ impl<A: Address, T: PolicyTables<A>> Judge<'_, A, T> {
 
     fn note_peer(&mut self, value: u32) {
         let address = self.key.peer.to_ip();
-        let device = self.tables.device_of(address);
-        let names = device.and_then(|device| self.tables.names(device));
-        let name = names.map(|names| format!(" is {}/{} of this node", names.namespace, names.name));
-        let text = match name {
-            Some(name) => name,
+        let pod = self.peer_pod();
+        let maps =
+            if matches!(pod, Some((_, false))) { "POLICY_PEERS*, POLICY_OWNERS" } else { "POLICY_PEERS*" };
+        let text = match pod {
+            Some((name, true)) => format!(" is {name} of this node"),
+            Some((name, false)) => format!(" is {name}"),
             None if value & PEER_OWN_NODE != 0 => " is an address of this node".to_owned(),
             None if value & PEER_NODE != 0 => " is an address of a node".to_owned(),
             None => String::new(),
@@ -313,7 +314,17 @@ impl<A: Address, T: PolicyTables<A>> Judge<'_, A, T> {
             0 => "no rule for a pod of this node names it".to_owned(),
             class => format!("rules name it, as class {class}"),
         };
-        self.note("peer", format!("{address}{text}: {class}"), "POLICY_PEERS*");
+        self.note("peer", format!("{address}{text}: {class}"), maps);
+    }
+
+    /// Returns the pod at the other end, and whether it is known to be on this node.
+    fn peer_pod(&self) -> Option<(String, bool)> {
+        let address = self.key.peer.to_ip();
+        let here = self.tables.device_of(address).and_then(|device| self.tables.names(device));
+        match here {
+            Some(names) => Some((format!("{}/{}", names.namespace, names.name), true)),
+            None => self.tables.owner(address).map(|name| (name, false)),
+        }
     }
 
     fn note_rule(&mut self, ruling: &Ruling, direction: PolicyDirection, port: u16) {
@@ -347,9 +358,10 @@ impl<A: Address, T: PolicyTables<A>> Judge<'_, A, T> {
                     PolicyDirection::Egress => ("to", self.key.peer_port),
                 };
                 let peer = self.key.peer.to_ip();
+                let whose = self.peer_pod().map(|(name, _)| format!(" ({name})")).unwrap_or_default();
                 let traffic = traffic(self.key.protocol as u8, port);
                 format!(
-                    "{} {pod} for {}, without a rule for {traffic} {word} {peer}",
+                    "{} {pod} for {}, without a rule for {traffic} {word} {peer}{whose}",
                     self.isolation(of),
                     of.name()
                 )

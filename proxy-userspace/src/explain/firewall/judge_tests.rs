@@ -134,6 +134,11 @@ impl<A: Address> PolicyTables<A> for Tables {
         };
         self.pods.iter().find(|(_, pod)| has(pod)).map(|(device, _)| *device)
     }
+    fn owner(&self, address: IpAddr) -> Option<String> {
+        let owners = [("10.1.0.2", "shop/api"), ("10.2.0.5", "data/job"), ("fd00::2:5", "data/job")];
+        let is_meant = |(text, _): &(&str, &str)| address == text.parse::<IpAddr>().unwrap();
+        owners.into_iter().find(is_meant).map(|(_, name)| name.to_owned())
+    }
 }
 
 fn packet<A: Address>(from: SocketAddr, to: SocketAddr, flags: u8) -> Packet<A> {
@@ -189,9 +194,20 @@ fn a_denied_connection_names_the_policies_that_isolate_the_pod() {
     let judged = Tables::new().of_web("10.1.0.9:40000", "10.1.0.2:443", SYN);
     assert_eq!(
         judged.why,
-        "shop/closed isolates shop/web for egress, without a rule for TCP port 443 to 10.1.0.2"
+        "shop/closed isolates shop/web for egress, without a rule for TCP port 443 to 10.1.0.2 (shop/api)"
     );
     assert_eq!(step(&judged, "peer"), "10.1.0.2 is shop/api of this node: rules name it, as class 5");
+}
+
+#[test]
+fn a_pod_of_another_node_is_named() {
+    for (client, address) in [("10.2.0.5:40000", "10.2.0.5"), ("[fd00::2:5]:40000", "fd00::2:5")] {
+        let judged = Tables::new().to_web(client, 80, SYN);
+        assert_eq!(judged.steps.iter().filter(|step| step.maps.contains("POLICY_OWNERS")).count(), 1);
+        let found = format!("{address} is data/job: no rule for a pod of this node names it");
+        assert_eq!(step(&judged, "peer"), found);
+        assert!(judged.why.ends_with(&format!(" from {address} (data/job)")), "{}", judged.why);
+    }
 }
 
 #[test]

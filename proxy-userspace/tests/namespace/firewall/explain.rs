@@ -144,7 +144,7 @@ fn explain_names_the_policies_that_allow_or_deny_a_connection_and_connections_ag
     let text = String::from_utf8(text.stdout)?;
     println!("{text}");
     let why = format!(
-        "verdict     DROP denied: shop/to-a isolates shop/pod-1c for egress, without a rule for TCP port {TARGET_PORT} to {}",
+        "verdict     DROP denied: shop/to-a isolates shop/pod-1c for egress, without a rule for TCP port {TARGET_PORT} to {} (shop/pod-2b)",
         guarded.addresses("pod-2b")?.v4
     );
     for line in [&*why, "checked     programs agree (tc_pod_in, policy_from_pod)"] {

@@ -8,11 +8,11 @@ use millrace_lab::agent::Proxy;
 use millrace_lab::cluster::TARGET_PORT;
 use millrace_lab::net::Task;
 use millrace_lab::process::run;
-use millrace_lab::topology::vip;
+use millrace_lab::topology::{Family, vip};
 use serde_json::{Value, json};
 use tokio::net::UdpSocket;
 
-use super::bench::Guarded;
+use super::bench::{Guarded, judge};
 use crate::fixture::own;
 
 /// The status of a command where there is nothing to show.
@@ -119,6 +119,107 @@ fn policies_in_force_and_dropped_packets_are_shown_by_the_names_of_pods() -> Res
     let proxy = guarded.cluster.proxy(1)?;
     ensure!(pods(proxy)? == [web, open("pod-1c"), ["unknown", "closed", "closed", ""]], "{:?}", pods(proxy)?);
     expect_denied(&guarded, proxy)
+}
+
+/// Returns the pods at both ends of denied connections between these pods, in a direction, by family.
+fn denied_ends(
+    guarded: &Guarded,
+    proxy: &Proxy,
+    direction: &str,
+    [from, to]: [&str; 2],
+) -> Result<Vec<(Family, [String; 2])>> {
+    let drops = drops(proxy, &["--reason", "denied"])?;
+    let mut ends = Vec::new();
+    for family in Family::ALL {
+        let [from, to] = [from, to].map(|pod| guarded.addresses(pod));
+        let (from, to) = (from?.of(family), SocketAddr::new(to?.of(family), TARGET_PORT).to_string());
+        let is_from = |row: &Value| {
+            let client = row["client"].as_str().and_then(|client| client.parse::<SocketAddr>().ok());
+            client.is_some_and(|client| client.ip() == from)
+        };
+        let is_meant = |row: &&Value| row["direction"] == direction && is_from(row) && row["frontend"] == to;
+        let text = |row: &Value, key: &str| row[key].as_str().unwrap_or_default().to_owned();
+        let names = |row: &Value| (family, [text(row, "client_pod"), text(row, "frontend_pod")]);
+        ends.extend(drops.iter().filter(is_meant).map(names));
+    }
+    Ok(ends)
+}
+
+/// Checks that denied connections between two pods are shown in both families, all with these names.
+fn expect_ends(guarded: &Guarded, direction: &str, pods: [&str; 2], names: [&str; 2]) -> Result<()> {
+    let ends = denied_ends(guarded, guarded.cluster.proxy(1)?, direction, pods)?;
+    for family in Family::ALL {
+        ensure!(ends.iter().any(|(of, _)| *of == family), "{direction} {family}: {ends:?}");
+    }
+    let are_named = |(_, found): &(Family, [String; 2])| found == &names;
+    ensure!(ends.iter().all(are_named), "{direction} of {pods:?}: {ends:?}, not {names:?}");
+    Ok(())
+}
+
+#[test]
+fn a_drop_between_pods_of_two_nodes_shows_both_by_name() -> Result<()> {
+    let mut guarded = Guarded::start(2, 2, &[])?;
+    let out = json!({"podSelector": {"matchLabels": {"app": "b"}}, "policyTypes": ["Egress"],
+        "egress": [{"to": [{"podSelector": {"matchLabels": {"app": "a"}}}]}]});
+    guarded
+        .put_policies(&[("closed", json!({"podSelector": {"matchLabels": {"app": "a"}}})), ("out", out)])?;
+    guarded.wait_until_pod("pod-2b", "pod-1a", false)?;
+    guarded.wait_until_pod("pod-1b", "pod-2b", false)?;
+    let ask = |guarded: &Guarded| {
+        let mut questions = guarded.ask_pod("pod-2b", "pod-1a", false)?;
+        questions.extend(guarded.ask_pod("pod-1b", "pod-2b", false)?);
+        judge(questions)
+    };
+    ask(&guarded)?;
+    let [to_a, from_b] = [["pod-2b", "pod-1a"], ["pod-1b", "pod-2b"]];
+    let expect = |guarded: &Guarded| {
+        expect_ends(guarded, "ingress", to_a, ["shop/pod-2b", "shop/pod-1a"])?;
+        expect_ends(guarded, "egress", from_b, ["shop/pod-1b", "shop/pod-2b"])
+    };
+    expect(&guarded)?;
+    let proxy = guarded.cluster.proxy(1)?;
+    let table = printed(proxy, &["monitor", "--last"])?;
+    ensure!(table.contains("denied (ingress of shop/pod-1a from shop/pod-2b, "), "{table}");
+    ensure!(table.contains("denied (egress of shop/pod-1b to shop/pod-2b, "), "{table}");
+    let of_far = |family| guarded.addresses("pod-2b").map(|far| far.of(family).to_string());
+    for family in Family::ALL {
+        let to = SocketAddr::new(guarded.addresses("pod-1a")?.of(family), TARGET_PORT).to_string();
+        let text = printed(proxy, &["explain", &of_far(family)?, &to])?;
+        ensure!(text.contains(&format!(" from {} (shop/pod-2b)\n", of_far(family)?)), "{text}");
+        ensure!(text.contains(&format!(" {} is shop/pod-2b: ", of_far(family)?)), "{text}");
+    }
+    // The names outlive the agent, and the next one takes them over.
+    guarded.cluster.take_agent(1)?.kill()?;
+    expect(&guarded)?;
+    guarded.cluster.start_agent_with(1, &["--network-policy", "on"])?;
+    guarded.wait_until_pod("pod-2b", "pod-1a", false)?;
+    expect(&guarded)?;
+
+    // Another pod gets the addresses. What was dropped before was not its own.
+    let far = guarded.addresses("pod-2b")?;
+    let addresses: Vec<Value> = far.both().iter().map(|ip| json!({"ip": ip})).collect();
+    let next = json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"namespace": "shop", "name": "next", "uid": "next", "labels": {"app": "b"}},
+        "spec": {"nodeName": "node2", "containers": [{"name": "main", "image": "x"}]},
+        "status": {"phase": "Running", "podIPs": addresses}});
+    guarded.put_pods(&["pod-2b"])?;
+    guarded.cluster.manifests().put("next.yaml", &next.to_string())?;
+    let proxy = guarded.cluster.proxy(1)?;
+    let names = || denied_ends(&guarded, proxy, "ingress", to_a);
+    let is = |ends: &[(Family, [String; 2])], family, name: &str| {
+        ends.iter().any(|(of, [client, _])| *of == family && client == name)
+    };
+    let waited = proxy.wait_until("the next pod is named", || {
+        ask(&guarded)?;
+        let ends = names()?;
+        Ok(Family::ALL.into_iter().all(|family| is(&ends, family, "shop/next")))
+    });
+    waited.with_context(|| format!("{:?}", names()))?;
+    let ends = names()?;
+    for family in Family::ALL {
+        ensure!(is(&ends, family, "") && !is(&ends, family, "shop/pod-2b"), "{family}: {ends:?}");
+    }
+    Ok(())
 }
 
 #[test]

@@ -115,6 +115,7 @@ impl Node {
             pods: &pods,
             nodes: &nodes,
             views: &index.pods_of_node(&self.site.node).map(|pod| (pod.name, pod)).collect(),
+            index,
         });
         assert!(applied.failures.is_empty(), "{:?}", applied.failures);
         assert_eq!(applied.holders.pods.len(), pods.len());

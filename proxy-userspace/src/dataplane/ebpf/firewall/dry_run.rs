@@ -28,8 +28,14 @@ use crate::dataplane::ebpf::{map, sys};
 const SHARED: [&str; 6] =
     ["POLICY_CONFIG", "POLICY_PODS", "POLICY_GUARDED", "POLICY_PEERS4", "POLICY_PEERS6", "POLICY_RULES"];
 /// The private maps with an entry for each connection or packet, which need few here.
-const SMALL: [&str; 5] =
-    ["POLICY_FLOWS4", "POLICY_FLOWS6", "POLICY_FRAGMENTS4", "POLICY_FRAGMENTS6", "POLICY_NAMES"];
+const SMALL: [&str; 6] = [
+    "POLICY_FLOWS4",
+    "POLICY_FLOWS6",
+    "POLICY_FRAGMENTS4",
+    "POLICY_FRAGMENTS6",
+    "POLICY_NAMES",
+    "POLICY_OWNERS",
+];
 /// Entries of a private map. An LRU map evicts before it is full: each CPU keeps some free entries for itself.
 const ENTRIES: u32 = 1 << 10;
 /// What a TC program returns for a packet that it drops: `TC_ACT_SHOT`.

@@ -15,6 +15,7 @@ use proxy_common::{Addr4, Addr6, Address};
 use super::links::attached;
 use super::maps::{addresses_of, typed};
 use super::names::PodNames;
+use super::owners::OwnersReader;
 use super::read::PinnedFirewall;
 use super::side::Side;
 use crate::dataplane::ebpf::error::OpenError;
@@ -40,8 +41,10 @@ pub trait PolicyTables<A: Address> {
     fn flow(&self, key: &PolicyFlowKey<A>) -> Option<PolicyFlow>;
     /// Returns the names of the pod behind a device.
     fn names(&self, device: u32) -> Option<PodNames>;
-    /// Returns the device of the pod with an address.
+    /// Returns the device of the pod of this node with an address.
     fn device_of(&self, address: IpAddr) -> Option<u32>;
+    /// Returns the pod of any node with an address, as `namespace/name`.
+    fn owner(&self, address: IpAddr) -> Option<String>;
 }
 
 /// The pinned maps that a walk reads, and the devices that have programs.
@@ -49,6 +52,7 @@ pub struct PolicyLookups {
     config: Array<MapData, u32>,
     pods: HashMap<MapData, u32, PolicyPod>,
     names: HashMap<MapData, u32, PolicyName>,
+    owners: OwnersReader,
     rules: LpmTrie<MapData, PolicyRule, u32>,
     peers4: LpmTrie<MapData, [u32; 1], u32>,
     peers6: LpmTrie<MapData, [u32; 4], u32>,
@@ -76,6 +80,7 @@ impl PinnedFirewall {
             config: typed(&maps, "POLICY_CONFIG")?,
             pods: typed(&maps, "POLICY_PODS")?,
             names: typed(&maps, "POLICY_NAMES")?,
+            owners: OwnersReader::open(&maps)?,
             rules: typed(&maps, "POLICY_RULES")?,
             peers4: typed(&maps, "POLICY_PEERS4")?,
             peers6: typed(&maps, "POLICY_PEERS6")?,
@@ -212,5 +217,15 @@ where
         // An entry that goes while the map is read may hide others; the caller asks again where the engines differ.
         let mut pods = self.all.pods.iter().filter_map(|entry| self.all.found("POLICY_PODS", entry));
         pods.find(|(_, pod)| addresses_of(pod).any(|own| own == address)).map(|(device, _)| device)
+    }
+
+    fn owner(&self, address: IpAddr) -> Option<String> {
+        match self.all.owners.find(address) {
+            Ok(owner) => owner.map(|owner| owner.name),
+            Err(error) => {
+                self.all.failure.borrow_mut().get_or_insert(error);
+                None
+            }
+        }
     }
 }

@@ -20,11 +20,12 @@ use crate::dataplane::ebpf::map::{errno, explain, open};
 use crate::policy::RuleKey;
 
 /// The names of all maps, and the size of those whose size is not the object's. A trie takes memory as its entries come.
-pub(super) const MAPS: [(&str, Option<u32>); 14] = [
+pub(super) const MAPS: [(&str, Option<u32>); 15] = [
     ("POLICY_CONFIG", None),
     ("POLICY_PODS", None),
     (GUARDED, None),
     ("POLICY_NAMES", None),
+    ("POLICY_OWNERS", None),
     (PEERS4, Some(PEERS_ENTRIES)),
     (PEERS6, Some(PEERS_ENTRIES)),
     (RULES, Some(RULES_ENTRIES)),

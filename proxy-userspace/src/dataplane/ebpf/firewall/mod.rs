@@ -10,6 +10,7 @@ mod lookups;
 mod maps;
 mod names;
 mod new_devices;
+mod owners;
 mod paths;
 mod plan;
 mod pods;
@@ -32,13 +33,15 @@ pub use lookups::{PolicyFamily, PolicyLookups, PolicyTables};
 pub use maps::Judged;
 pub use names::{PodNames, PolicyNames};
 pub use new_devices::NAME as NEW_DEVICES;
+pub use owners::OwnerView;
 pub use pods::Holders;
-pub use read::{DeviceView, FirewallView, LocalNames, PinnedFirewall, PodOnDevice};
+pub use read::{DeviceView, FirewallView, KnownNames, PinnedFirewall, PodOnDevice};
 
 use self::links::Links;
 use self::maps::{Maps, addresses_of};
 use self::names::Names;
 use self::new_devices::NewDevices;
+use self::owners::Owners;
 use self::paths::{maps_of, root, top};
 use self::plan::{Op, Tables};
 use self::programs::Programs;
@@ -48,7 +51,7 @@ use super::error::OpenError;
 use super::layout::NAMESPACES;
 use super::mount::Mounted;
 use crate::node::{DevicePattern, FarEnd};
-use crate::policy::{Compiled, LocalPod, NamespacedName, PodView, Step};
+use crate::policy::{Compiled, Index, LocalPod, NamespacedName, PodView, Step};
 
 /// The firewall of this node. It stays in force when this value is dropped.
 #[derive(Debug)]
@@ -62,6 +65,7 @@ pub struct Firewall {
     /// `metadata.uid` of the pods behind devices, as far as this agent has seen them.
     uids: BTreeMap<u32, String>,
     names: Names,
+    owners: Owners,
     /// The addresses of nodes in the tables; `None` if the last change was not written to its end.
     nodes: Option<BTreeSet<IpAddr>>,
     /// Whether programs of an earlier agent may be pinned that nothing runs any more.
@@ -94,6 +98,8 @@ pub struct Wanted<'a> {
     pub nodes: &'a BTreeSet<IpAddr>,
     /// The same pods with their policies, for people.
     pub views: &'a BTreeMap<&'a NamespacedName, PodView<'a>>,
+    /// All pods of the cluster, for people. The tables must be of the same objects.
+    pub index: &'a Index,
 }
 
 /// The devices of this node, by what the firewall does with them.
@@ -148,6 +154,7 @@ impl Firewall {
         let maps = Maps::open(&maps_of(&root))?;
         let held = maps.read()?;
         let names = Names::open(&maps_of(&root))?;
+        let owners = Owners::open(&maps_of(&root))?;
         let links = Links::new(root.join("links"));
         let new_devices = NewDevices::open(names_of_devices);
         if let Err(error) = &new_devices {
@@ -163,6 +170,7 @@ impl Firewall {
             held,
             uids: BTreeMap::new(),
             names,
+            owners,
             nodes: None,
             has_former: true,
             new_devices: new_devices.ok(),
@@ -197,6 +205,7 @@ impl Firewall {
         // A pod has its name as long as it has its entry.
         let names = names_of(&applied.holders, wanted);
         applied.count(self.names.write(&names));
+        applied.count(self.owners.write(wanted.index, wanted.tables, wanted.step));
         match self.write(wanted, &mut applied) {
             Ok(()) => applied.is_written = true,
             Err(failure) => applied.failures.push(failure),

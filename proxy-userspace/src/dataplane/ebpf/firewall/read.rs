@@ -13,6 +13,7 @@ use proxy_common::policy::{NOT_ISOLATED, POLICY_FLAGS, POLICY_OPEN_UNKNOWN, Poli
 use super::links::attached;
 use super::maps::{addresses_of, typed};
 use super::names::{PodNames, read_names};
+use super::owners::{OwnerView, OwnersReader};
 use super::paths::{maps_of, root};
 use super::side::Side;
 use crate::dataplane::ebpf::error::OpenError;
@@ -56,13 +57,13 @@ pub struct FirewallView {
     pub is_open_to_unknown: bool,
 }
 
-/// The names of the pods of this node.
+/// The names of pods: those behind devices of this node, and those with some addresses on any node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LocalNames {
+pub struct KnownNames {
     /// `namespace/name`, by device.
     pub by_device: BTreeMap<u32, String>,
-    /// The device of each address.
-    pub devices: BTreeMap<IpAddr, u32>,
+    /// The pod of each address.
+    pub by_address: BTreeMap<IpAddr, OwnerView>,
 }
 
 impl PinnedFirewall {
@@ -98,9 +99,9 @@ impl PinnedFirewall {
         self.read_view().map_err(|error| self.explain(error))
     }
 
-    /// Reads the names of the pods.
-    pub fn names(&self) -> Result<LocalNames, ReadError> {
-        self.read_local_names().map_err(|error| self.explain(error))
+    /// Reads the names of the pods of this node, and of those with these addresses.
+    pub fn names(&self, addresses: &BTreeSet<IpAddr>) -> Result<KnownNames, ReadError> {
+        self.read_known_names(addresses).map_err(|error| self.explain(error))
     }
 
     pub(super) fn explain(&self, error: OpenError) -> ReadError {
@@ -136,15 +137,15 @@ impl PinnedFirewall {
         })
     }
 
-    fn read_local_names(&self) -> Result<LocalNames, OpenError> {
-        let pods = self.pods()?;
-        let devices =
-            pods.iter().flat_map(|(device, pod)| addresses_of(pod).map(|address| (address, *device)));
+    fn read_known_names(&self, addresses: &BTreeSet<IpAddr>) -> Result<KnownNames, OpenError> {
         let names = read_names(&self.maps())?;
         let text = |names: PodNames| format!("{}/{}", names.namespace, names.name);
-        Ok(LocalNames {
+        let owners = OwnersReader::open(&self.maps())?;
+        let owner =
+            |address: &IpAddr| Some(owners.find(*address).transpose()?.map(|owner| (*address, owner)));
+        Ok(KnownNames {
             by_device: names.into_iter().map(|(device, names)| (device, text(names))).collect(),
-            devices: devices.collect(),
+            by_address: addresses.iter().filter_map(owner).collect::<Result<_, _>>()?,
         })
     }
 
@@ -167,16 +168,17 @@ impl PodOnDevice {
     }
 }
 
-impl LocalNames {
+impl KnownNames {
     /// Returns the name of the pod behind a device; empty if it is not known.
     #[must_use]
     pub fn of_device(&self, device: u32) -> &str {
         self.by_device.get(&device).map_or("", String::as_str)
     }
 
-    /// Returns the name of the pod of this node that has an address; empty if there is none.
+    /// Returns the name of the pod that had an address at a monotonic nanosecond; empty if none is known.
     #[must_use]
-    pub fn of_address(&self, address: IpAddr) -> &str {
-        self.devices.get(&address).map_or("", |device| self.of_device(*device))
+    pub fn of_address(&self, address: IpAddr, at: u64) -> &str {
+        let owner = self.by_address.get(&address).filter(|owner| owner.since <= at);
+        owner.map_or("", |owner| &owner.name)
     }
 }
