@@ -25,6 +25,7 @@ mod maps;
 mod monitor;
 mod output;
 mod place;
+mod pod_devices;
 mod policies;
 mod programs;
 mod ready;

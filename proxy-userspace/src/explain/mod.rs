@@ -25,7 +25,7 @@ mod walker;
 
 pub use call::{Call, Caller, walk_call};
 pub use explainer::{Door, Engines, Explainer, Pass, Run};
-pub use firewall::{Crossed, Guard, Judged, PolicyRun, Ruling};
+pub use firewall::{CLOSED_BY_NFTABLES, Crossed, Guard, Judged, PolicyRun, Ruling};
 pub use step::{End, Step, Verdict, Walk};
 pub use walk::walk;
 pub use walker::Past;

@@ -11,7 +11,7 @@ use futures_util::TryStreamExt;
 use rtnetlink::Handle;
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage, AddressScope};
-use rtnetlink::packet_route::link::{LinkAttribute, LinkMessage};
+use rtnetlink::packet_route::link::{InfoKind, LinkAttribute, LinkInfo, LinkMessage};
 use tokio::task::JoinHandle;
 
 use super::{NodeError, decode};
@@ -69,6 +69,22 @@ impl PodDevices {
         Ok(ends)
     }
 
+    /// Returns the names of all veth devices of this namespace, by index.
+    pub async fn veths(&self) -> Result<BTreeMap<u32, String>, NodeError> {
+        let mut veths = BTreeMap::new();
+        let mut links = pin!(self.handle.link().get().execute());
+        while let Some(link) = links.try_next().await? {
+            if is_veth(&link) {
+                let name = link.attributes.into_iter().find_map(|attribute| match attribute {
+                    LinkAttribute::IfName(name) => Some(name),
+                    _ => None,
+                });
+                veths.extend(name.map(|name| (link.header.index, name)));
+            }
+        }
+        Ok(veths)
+    }
+
     /// Returns this namespace's own link-local IPv6 addresses.
     pub async fn link_local(&self) -> Result<BTreeSet<IpAddr>, NodeError> {
         let mut own = BTreeSet::new();
@@ -107,6 +123,14 @@ impl Drop for PodDevices {
     fn drop(&mut self) {
         self.connection.abort();
     }
+}
+
+fn is_veth(link: &LinkMessage) -> bool {
+    let kinds = link.attributes.iter().filter_map(|attribute| match attribute {
+        LinkAttribute::LinkInfo(infos) => Some(infos),
+        _ => None,
+    });
+    kinds.flatten().any(|info| matches!(info, LinkInfo::Kind(InfoKind::Veth)))
 }
 
 fn far_end(link: &LinkMessage) -> Option<Place> {

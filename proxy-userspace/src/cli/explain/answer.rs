@@ -372,6 +372,24 @@ mod tests {
     }
 
     #[test]
+    fn a_device_that_nftables_closes_is_the_end_of_the_packet() {
+        let run = PolicyRun::NotRun("nftables runs no packet for a test".to_owned());
+        let closed = served().with_firewall(&[crossed(Ruling::ClosedByNftables, run)]);
+        assert_eq!((closed.reason, closed.drop, closed.backend), (Some("closed_by_nftables"), true, None));
+        assert_eq!((closed.agree, closed.difference()), (None, None));
+        let text = closed.text(Shown::Steps);
+        for line in [
+            "verdict     DROP closed_by_nftables: shop/closed isolates it\n",
+            "checked     the firewall by the maps alone: nftables runs no packet for a test\n",
+            "try         millrace policies\n",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
+        let json = serde_json::to_value(&closed).unwrap();
+        assert_eq!(json["firewall"][0]["program"], "nftables");
+    }
+
+    #[test]
     fn engines_that_differ_about_the_firewall_are_told() {
         let differs = served().with_firewall(&[crossed(Ruling::Denied, ran(None))]);
         assert_eq!((differs.agree, differs.drop), (Some(false), false));

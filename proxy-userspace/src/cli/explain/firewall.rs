@@ -8,14 +8,15 @@ use serde::Serialize;
 use crate::cli::error::CliError;
 use crate::cli::output::note;
 use crate::cli::place::Place;
-use crate::dataplane::ebpf::firewall::{PinnedFirewall, PolicyLookups};
+use crate::cli::pod_devices::{Unanswered, by_address, closed};
+use crate::dataplane::ebpf::firewall::{PinnedFirewall, PolicyLookups, PolicyTables};
 use crate::dataplane::ebpf::read::ReadError;
 use crate::explain::{Crossed, Engines, Guard, Judged, Past, PolicyRun, Ruling, Step};
-use crate::node::{FarEnd, NodeError, PodDevices};
 
 /// A packet at a device of a pod, as in JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct GuardRow {
+    /// The program, or `nftables`.
     pub program: &'static str,
     /// The direction, seen from the pod.
     direction: &'static str,
@@ -48,7 +49,11 @@ impl GuardRow {
             PolicyRun::NotRun(why) => (None, Some(why.clone())),
         };
         Self {
-            program: PolicyLookups::program(*direction),
+            program: if *ruling == Ruling::ClosedByNftables {
+                "nftables"
+            } else {
+                PolicyLookups::program(*direction)
+            },
             direction: direction.name(),
             pod: pod.clone(),
             device: PolicyLookups::device_name(*device),
@@ -59,7 +64,7 @@ impl GuardRow {
             run: ran.map(|ran| ran.dropped.map_or("passed", |reason| reason.name())),
             not_run,
             nanoseconds: ran.map(|ran| ran.duration.as_nanos()),
-            walk: ruling.dropped().map_or("passed", |reason| reason.name()),
+            walk: if ruling.is_drop() { ruling.name() } else { "passed" },
         }
     }
 }
@@ -73,15 +78,17 @@ pub fn next(judged: &Judged) -> Option<String> {
             let names: Vec<&str> = names.map(|(_, name)| name).collect();
             Some(format!("kubectl -n {namespace} get networkpolicy {} -o yaml", names.join(" ")))
         }
-        Ruling::UnknownPod => Some("millrace policies".to_owned()),
+        Ruling::UnknownPod | Ruling::ClosedByNftables => Some("millrace policies".to_owned()),
         _ => None,
     }
 }
 
 /// The pinned firewall of this node.
 pub struct Pinned {
-    pub firewall: PinnedFirewall,
-    pub lookups: PolicyLookups,
+    firewall: PinnedFirewall,
+    lookups: PolicyLookups,
+    /// The devices that rules of nftables close, by index, with their names.
+    closed: BTreeMap<u32, String>,
 }
 
 impl Pinned {
@@ -89,30 +96,32 @@ impl Pinned {
     pub fn open(place: &Place) -> Result<Option<Self>, CliError> {
         let Some(firewall) = PinnedFirewall::find(&place.bpffs_path)? else { return Ok(None) };
         let lookups = firewall.lookups()?;
-        Ok(Some(Self { firewall, lookups }))
+        let closed = if lookups.v4().is_open_to_unknown() { BTreeMap::new() } else { closed() };
+        lookups.take_failure()?;
+        Ok(Some(Self { firewall, lookups, closed }))
     }
 
     /// Returns both engines.
     pub const fn guard(&self, engines: Engines, past: Past) -> Guard<'_> {
-        Guard::new(&self.firewall, &self.lookups, engines, past)
+        Guard::new(&self.firewall, &self.lookups, &self.closed, engines, past)
+    }
+
+    /// Whether rules of nftables close a device.
+    pub fn closes(&self, device: &str) -> bool {
+        self.closed.values().any(|name| name == device)
     }
 
     /// Returns the devices with an unknown pod behind them, by the addresses at their other ends.
-    pub fn unknown(&self) -> BTreeMap<IpAddr, u32> {
-        let look = || -> Result<BTreeMap<u32, FarEnd>, Failure> {
-            let devices = self.lookups.unknown_devices()?;
-            if devices.is_empty() {
-                return Ok(BTreeMap::new());
-            }
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            Ok(runtime.block_on(async { PodDevices::open()?.look(&devices).await })?)
+    fn unknown(&self) -> BTreeMap<IpAddr, u32> {
+        let unknown = || -> Result<BTreeMap<IpAddr, u32>, Failure> {
+            let mut devices = self.lookups.unknown_devices()?;
+            devices.extend(self.closed.keys());
+            Ok(by_address(&devices)?)
         };
-        let ends = look().unwrap_or_else(|error| {
+        unknown().unwrap_or_else(|error| {
             note(&format!("devices without a known pod can't be asked for their addresses: {error}"));
             BTreeMap::new()
-        });
-        let by_address = |(device, end): (u32, FarEnd)| end.addresses.into_iter().map(move |ip| (ip, device));
-        ends.into_iter().flat_map(by_address).collect()
+        })
     }
 }
 
@@ -140,7 +149,5 @@ enum Failure {
     #[error(transparent)]
     Read(#[from] ReadError),
     #[error(transparent)]
-    Node(#[from] NodeError),
-    #[error(transparent)]
-    Io(#[from] std::io::Error),
+    Kernel(#[from] Unanswered),
 }

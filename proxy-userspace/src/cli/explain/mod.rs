@@ -114,7 +114,9 @@ fn nothing_serves() -> CliError {
 impl ExplainArgs {
     /// Explains a packet to each destination.
     fn packets(&self, maps: &PinnedMaps, lookups: &Lookups<'_>) -> Result<Vec<Explanation>, CliError> {
-        let device = self.device(&maps.ingress()?)?;
+        let pinned = Pinned::open(&self.place)?;
+        let device =
+            self.device(&maps.ingress()?, |name| pinned.as_ref().is_some_and(|one| one.closes(name)))?;
         if self.second.is_none() && is_of_pods(&device) {
             let message = format!("missing; takes the address of a pod behind {}", device.name);
             return Err(ConfigError { origin: "FROM".to_owned(), message }.into());
@@ -122,7 +124,6 @@ impl ExplainArgs {
         let engines = if self.maps_only { Engines::Walk } else { Engines::Both };
         let past = if self.state == State::New { Past::Ignored } else { Past::Known };
         let mut explainer = Explainer::new(lookups, self.place.bpffs_path.clone(), engines, past);
-        let pinned = Pinned::open(&self.place)?;
         let mut guard = pinned.as_ref().map(|pinned| pinned.guard(engines, past));
         let mut unknown = Unknown::of(pinned.as_ref());
         let door = Door { device: device.device, programs: &device.programs, is_bare: device.is_bare };
@@ -208,8 +209,8 @@ impl ExplainArgs {
             .ok_or_else(|| wrong("FROM", text, "an address, or an address and a port"))
     }
 
-    /// Returns the device that the packet comes in by.
-    fn device(&self, all: &[IngressView]) -> Result<IngressView, CliError> {
+    /// Returns the device that the packet comes in by. `is_closed` says whether nftables closes one.
+    fn device(&self, all: &[IngressView], is_closed: impl Fn(&str) -> bool) -> Result<IngressView, CliError> {
         let found = match &self.origin.device {
             None => all.first(),
             Some(name) => all.iter().find(|view| view.name == *name),
@@ -218,6 +219,9 @@ impl ExplainArgs {
             let names: Vec<&str> = all.iter().map(|view| view.name.as_str()).collect();
             let there = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
             CliError::NotFound(match &self.origin.device {
+                Some(name) if is_closed(name) => {
+                    format!("no program takes packets from {name}: it is closed by nftables until an agent attaches them")
+                }
                 Some(name) => format!("no program takes packets from {name}; devices with programs: {there}"),
                 None => "no program is attached to a device here".to_owned(),
             })

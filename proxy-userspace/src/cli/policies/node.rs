@@ -1,5 +1,6 @@
 //! The pods of this node as the pod firewall knows them.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use serde::Serialize;
@@ -8,7 +9,9 @@ use super::pods::{PodArgs, PolicyRow};
 use crate::cli::error::CliError;
 use crate::cli::output::{Column, Group, List, Row, some_of};
 use crate::cli::place::Place;
+use crate::cli::pod_devices::closed;
 use crate::dataplane::ebpf::firewall::{DeviceView, FirewallView, PinnedFirewall, PodOnDevice, PolicyNames};
+use crate::explain::CLOSED_BY_NFTABLES;
 use crate::node::device_name;
 use crate::policy::Direction;
 
@@ -26,8 +29,8 @@ struct DeviceRow {
     /// Name of the device.
     device_name: String,
     addresses: Vec<IpAddr>,
-    /// `isolated` or `open`; `closed` if the pod is not known yet and the cluster has policies; `unguarded` if the device has
-    /// no program for this direction.
+    /// `isolated` or `open`; `closed` if the pod is not known yet and the cluster has policies; `closed_by_nftables` if no agent
+    /// has looked at the device; `unguarded` if it has no program for this direction.
     ingress: &'static str,
     /// As `ingress`.
     egress: &'static str,
@@ -41,18 +44,32 @@ pub fn list(args: &PodArgs, place: &Place, is_wide: bool) -> Result<List, CliErr
     let Some(firewall) = PinnedFirewall::find(&place.bpffs_path)? else {
         return Err(CliError::NoFirewall { path: place.bpffs_path.display().to_string() });
     };
-    rows(args, &firewall.view()?, device_name, is_wide)
+    let view = firewall.view()?;
+    let closed = if view.is_open_to_unknown { BTreeMap::new() } else { closed() };
+    rows(args, &view, &closed, device_name, is_wide)
 }
 
 fn rows(
     args: &PodArgs,
     view: &FirewallView,
+    closed: &BTreeMap<u32, String>,
     device_name: impl Fn(u32) -> Option<String>,
     is_wide: bool,
 ) -> Result<List, CliError> {
     // No packet comes from a device that is gone. An agent removes its entry.
-    let row = |one: &DeviceView| Some(DeviceRow::of(one, device_name(one.device)?, view.is_open_to_unknown));
+    let row = |one: &DeviceView| {
+        Some(if closed.contains_key(&one.device) {
+            DeviceRow::new(one, device_name(one.device)?, |_| CLOSED_BY_NFTABLES)
+        } else {
+            DeviceRow::of(one, device_name(one.device)?, view.is_open_to_unknown)
+        })
+    };
     let mut rows: Vec<DeviceRow> = view.devices.iter().filter_map(row).collect();
+    let seen: BTreeSet<u32> = view.devices.iter().map(|one| one.device).collect();
+    for (device, name) in closed.iter().filter(|(device, _)| !seen.contains(device)) {
+        let one = DeviceView { device: *device, pod: None, guarded: BTreeSet::new() };
+        rows.push(DeviceRow::new(&one, name.clone(), |_| CLOSED_BY_NFTABLES));
+    }
     rows.retain(|row| args.is_all() || row.known && args.names(&row.namespace, &row.name));
     if let (Some(pod), []) = (args.pod(), rows.as_slice()) {
         return Err(CliError::NotFound(format!("no pod of this node matches \"{pod}\"")));
@@ -73,6 +90,10 @@ impl DeviceRow {
                 (true, None) => "closed",
             }
         };
+        Self::new(view, device_name, state)
+    }
+
+    fn new(view: &DeviceView, device_name: String, state: impl Fn(Direction) -> &'static str) -> Self {
         let (ingress, egress) = (state(Direction::Ingress), state(Direction::Egress));
         let known = view.pod.is_some();
         let (names, addresses) = match view.pod.clone() {
@@ -136,8 +157,6 @@ impl Row for DeviceRow {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::{BTreeMap, BTreeSet};
-
     use serde_json::{Value, json};
 
     use super::*;
@@ -189,10 +208,19 @@ mod tests {
     }
 
     fn render(arguments: &str, view: &FirewallView, format: &Format) -> Result<String, String> {
+        render_with(arguments, view, &BTreeMap::new(), format)
+    }
+
+    fn render_with(
+        arguments: &str,
+        view: &FirewallView,
+        closed: &BTreeMap<u32, String>,
+        format: &Format,
+    ) -> Result<String, String> {
         let args: PoliciesArgs = parsed(arguments);
         let name = |index: u32| (index < 99).then(|| format!("veth{index}"));
-        let list =
-            rows(&args.pods, view, name, *format == Format::Wide).map_err(|error| error.to_string())?;
+        let list = rows(&args.pods, view, closed, name, *format == Format::Wide)
+            .map_err(|error| error.to_string())?;
         let node = || "node-a".to_owned();
         let style = Style { format, no_headers: false, width: None, node: &node };
         Ok(list.render(&style).unwrap())
@@ -223,6 +251,27 @@ mod tests {
                 ],
                 "policies_left_out": 0,
             }])
+        );
+    }
+
+    #[test]
+    fn a_device_that_no_agent_has_looked_at_is_shown_as_closed_by_nftables() {
+        let closed = [(4, "veth4".to_owned()), (7, "veth7".to_owned())].into();
+        let text = render_with("", &view(), &closed, &Format::Table).unwrap();
+        for line in [
+            "shop       web      veth4   closed_by_nftables  closed_by_nftables  closed,out",
+            "-          unknown  veth3   closed              closed              -",
+            "-          unknown  veth7   closed_by_nftables  closed_by_nftables  -",
+        ] {
+            assert!(text.lines().any(|one| one == line), "{text}");
+        }
+        let json: Value =
+            serde_json::from_str(&render_with("", &view(), &closed, &Format::Json).unwrap()).unwrap();
+        let new = &json["items"][4];
+        assert_eq!((&new["device_name"], &new["known"]), (&json!("veth7"), &json!(false)));
+        assert_eq!(
+            (&new["ingress"], &new["egress"]),
+            (&json!("closed_by_nftables"), &json!("closed_by_nftables"))
         );
     }
 

@@ -1,12 +1,13 @@
 //! Both engines at the devices of pods.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use proxy_common::Address;
 use proxy_common::policy::{PolicyDirection, PolicyFlowKey};
 use proxy_common::verdict::{Program, Reason};
 
-use super::judge::{Place, judge, judge_node, key};
+use super::judge::{Place, judge, judge_closed, judge_node, key};
 use super::judged::Judged;
 use crate::dataplane::ebpf::firewall::{
     Crossing, PinnedFirewall, PolicyDryRun, PolicyKey, PolicyLookups, PolicyRan, PolicyTables,
@@ -47,11 +48,19 @@ impl Crossed {
     /// Returns the reason of a drop: the program's, else the judgement's.
     #[must_use]
     pub fn dropped(&self) -> Option<&'static str> {
-        let dropped = match &self.run {
-            PolicyRun::Ran(ran) => ran.dropped,
-            PolicyRun::NotRun(_) => self.judged.ruling.dropped(),
-        };
-        dropped.map(proxy_common::policy::PolicyDrop::name)
+        match &self.run {
+            PolicyRun::Ran(ran) => ran.dropped.map(proxy_common::policy::PolicyDrop::name),
+            PolicyRun::NotRun(_) => {
+                let ruling = &self.judged.ruling;
+                ruling.is_drop().then(|| ruling.name())
+            }
+        }
+    }
+
+    /// Returns the end of a packet at a device that rules of nftables close.
+    fn closed(place: Place<'_>) -> Self {
+        let run = PolicyRun::NotRun("nftables runs no packet for a test".to_owned());
+        Self { judged: judge_closed(place), run }
     }
 }
 
@@ -60,6 +69,8 @@ impl Crossed {
 pub struct Guard<'a> {
     firewall: &'a PinnedFirewall,
     lookups: &'a PolicyLookups,
+    /// The devices that rules of nftables close, by index.
+    closed: &'a BTreeMap<u32, String>,
     engines: Engines,
     past: Past,
     loaded: Option<Result<PolicyDryRun, String>>,
@@ -80,10 +91,11 @@ impl<'a> Guard<'a> {
     pub const fn new(
         firewall: &'a PinnedFirewall,
         lookups: &'a PolicyLookups,
+        closed: &'a BTreeMap<u32, String>,
         engines: Engines,
         past: Past,
     ) -> Self {
-        Self { firewall, lookups, engines, past, loaded: None }
+        Self { firewall, lookups, closed, engines, past, loaded: None }
     }
 
     /// Takes a frame past the devices of pods, behind the proxy's programs. The first drop ends it.
@@ -115,9 +127,12 @@ impl<'a> Guard<'a> {
         let tables = self.lookups.v4();
         let (direction, known) = (PolicyDirection::Ingress, tables.device_of(to));
         self.lookups.take_failure()?;
-        let device = known.or_else(|| unknown(to)).filter(|one| self.lookups.is_guarded(*one, direction));
-        let Some(device) = device else { return Ok(None) };
+        let Some(device) = self.target(known, || unknown(to)) else { return Ok(None) };
         let name = PolicyLookups::device_name(device);
+        if self.closed.contains_key(&device) {
+            let place = Place { direction, device, name: &name, came_in_by: 0 };
+            return Ok(Some(Crossed::closed(place)));
+        }
         let judged = judge_node(&tables, Place { direction, device, name: &name, came_in_by: 0 });
         self.lookups.take_failure()?;
         let run = PolicyRun::NotRun("a process of the node has no packet yet".to_owned());
@@ -146,19 +161,41 @@ impl<'a> Guard<'a> {
                 return Ok(crossed);
             }
         }
+        let closed = |direction: PolicyDirection, device: u32| {
+            let name = self.closed.get(&device)?;
+            Some(Crossed::closed(Place { direction, device, name, came_in_by: door.device }))
+        };
+        // The stack sees the packet behind the programs of the device that it came in by, and before those of the other one.
+        if is_of_pod && let Some(one) = closed(PolicyDirection::Egress, door.device) {
+            crossed.push(one);
+            return Ok(crossed);
+        }
         let to = on_way.packet.key.destination.to_ip();
         let target = if on_way.comes_back {
             Some(door.device)
         } else {
             let known = tables.device_of(to);
             self.lookups.take_failure()?;
-            known.or_else(|| unknown(to))
+            self.target(known, || unknown(to))
         };
-        let is_guarded = |device: &u32| self.lookups.is_guarded(*device, PolicyDirection::Ingress);
-        if let Some(device) = target.filter(is_guarded) {
+        let Some(device) = target else { return Ok(crossed) };
+        if !on_way.comes_back
+            && let Some(one) = closed(PolicyDirection::Ingress, device)
+        {
+            crossed.push(one);
+        } else if self.lookups.is_guarded(device, PolicyDirection::Ingress) {
             crossed.push(self.cross(tables, &on_way, PolicyDirection::Ingress, device, door.device)?);
         }
         Ok(crossed)
+    }
+
+    /// Returns the device of a pod that gets a packet, if something judges it there: the known one, else an unknown one.
+    fn target(&self, known: Option<u32>, unknown: impl FnOnce() -> Option<u32>) -> Option<u32> {
+        let judges = |device: &u32| {
+            self.closed.contains_key(device) || self.lookups.is_guarded(*device, PolicyDirection::Ingress)
+        };
+        // While no agent runs, the address of a known pod that has ended may be that of a new one.
+        known.filter(judges).or_else(unknown).filter(judges)
     }
 
     fn cross<A: Address, T: PolicyTables<A>>(

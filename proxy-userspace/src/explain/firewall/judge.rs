@@ -71,6 +71,20 @@ pub fn judge_node<A: Address, T: PolicyTables<A>>(tables: &T, place: Place<'_>) 
     }
 }
 
+/// Ends a packet at a device that rules of nftables close. No program has looked at the pod.
+pub fn judge_closed(place: Place<'_>) -> Judged {
+    let found = format!("{} is closed by nftables until an agent attaches the programs", place.name);
+    Judged {
+        direction: place.direction,
+        device: place.device,
+        pod: None,
+        steps: vec![Step { step: place.direction.name(), found: found.clone(), maps: String::new() }],
+        ruling: Ruling::ClosedByNftables,
+        isolated_by: Vec::new(),
+        why: found,
+    }
+}
+
 /// Returns the key of a packet's connection, as its pod sees it.
 pub fn key<A: Address>(place: Place<'_>, packet: &Packet<A>) -> PolicyFlowKey<A> {
     let source = (packet.key.source, packet.key.source_port);

@@ -23,6 +23,9 @@ pub struct Judged {
     pub why: String,
 }
 
+/// The end of what rules of nftables drop, in `explain` and `policies`.
+pub const CLOSED_BY_NFTABLES: &str = "closed_by_nftables";
+
 /// The end of a judgement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ruling {
@@ -43,6 +46,8 @@ pub enum Ruling {
     Denied,
     /// Dropped: the pod behind the device is not known, and the cluster has policies.
     UnknownPod,
+    /// Dropped: no agent has looked at the device yet, and rules of nftables close it.
+    ClosedByNftables,
     /// Dropped: the source is no address of the pod, or the packet is a tunnel to a node.
     ForeignSource,
 }
@@ -61,10 +66,11 @@ impl Ruling {
             Self::Denied => PolicyDrop::Denied.name(),
             Self::UnknownPod => PolicyDrop::UnknownPod.name(),
             Self::ForeignSource => PolicyDrop::ForeignSource.name(),
+            Self::ClosedByNftables => CLOSED_BY_NFTABLES,
         }
     }
 
-    /// Returns the reason of a drop.
+    /// Returns the reason of a drop by the programs.
     #[must_use]
     pub const fn dropped(&self) -> Option<PolicyDrop> {
         match self {
@@ -76,7 +82,14 @@ impl Ruling {
             | Self::OwnNode
             | Self::NoPolicies
             | Self::Connection
-            | Self::Allowed(_) => None,
+            | Self::Allowed(_)
+            | Self::ClosedByNftables => None,
         }
+    }
+
+    /// Whether the packet ends here.
+    #[must_use]
+    pub const fn is_drop(&self) -> bool {
+        matches!(self, Self::ClosedByNftables) || self.dropped().is_some()
     }
 }

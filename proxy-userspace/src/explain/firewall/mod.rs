@@ -11,4 +11,4 @@ mod judge_tests;
 mod judged;
 
 pub use guard::{Crossed, Guard, PolicyRun};
-pub use judged::{Judged, Ruling};
+pub use judged::{CLOSED_BY_NFTABLES, Judged, Ruling};

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use ipnet::IpNet;
+use millrace_lab::agent::Proxy;
 use millrace_lab::cluster::TARGET_PORT;
 use millrace_lab::net::{Namespace, Netlink};
 use millrace_lab::process::run;
@@ -165,12 +166,65 @@ fn a_pod_that_starts_while_no_agent_runs_is_closed_until_one_does() -> Result<()
         })?;
         ensure!(!heard.join_within(LIMIT)?, "{family}: a datagram came through");
     }
+    expect_closed(&guarded, "veth-new200", new.addresses)?;
     // The next agent takes it over.
     guarded.cluster.manifests().put("new.yaml", &new.object("new").to_string())?;
     guarded.cluster.start_agent_with(1, &["--network-policy", "on"])?;
     let target = SocketAddr::new(guarded.addresses("pod-1a")?.of(Family::V4), TARGET_PORT);
     wait_until_answer(&new.namespace, target, true)?;
-    judge(ask_all(&new.namespace, "new to pod-1a", guarded.addresses("pod-1a")?, TARGET_PORT, true))
+    judge(ask_all(&new.namespace, "new to pod-1a", guarded.addresses("pod-1a")?, TARGET_PORT, true))?;
+    let listed = listed(guarded.cluster.proxy(1)?)?;
+    let new = listed.iter().find(|item| item["device_name"] == "veth-new200").context("no veth-new200")?;
+    ensure!(new["name"] == "new" && new["ingress"] == "open" && new["egress"] == "open", "{new}");
+    Ok(())
+}
+
+/// Returns the items of `millrace policies`.
+fn listed(proxy: &Proxy) -> Result<Vec<Value>> {
+    let output = proxy.command(&["policies", "-o", "json"])?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let list: Value = serde_json::from_slice(&output.stdout)?;
+    Ok(list["items"].as_array().context("no items")?.clone())
+}
+
+/// Checks that commands say of a new device alone that nftables closes it.
+fn expect_closed(guarded: &Guarded, device: &str, addresses: Dual) -> Result<()> {
+    let proxy = guarded.cluster.proxy(1)?;
+    for item in listed(proxy)? {
+        let is_new = item["device_name"] == device;
+        for direction in ["ingress", "egress"] {
+            ensure!((item[direction] == "closed_by_nftables") == is_new, "{item}");
+        }
+        ensure!(!is_new || item["known"] == false, "{item}");
+    }
+    let explained = |arguments: &[&str]| {
+        let output = proxy.command(&[&["explain", "-o", "json"], arguments].concat())?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let list: Value = serde_json::from_slice(&output.stdout)?;
+        Ok(list["items"][0].clone())
+    };
+    let why = format!("{device} is closed by nftables until an agent attaches the programs");
+    for family in Family::ALL {
+        let to = SocketAddr::new(addresses.of(family), TARGET_PORT).to_string();
+        let from = guarded.addresses("pod-1a")?.of(family).to_string();
+        let of_pod = guarded.cluster.bed().pod("pod-1a")?.device();
+        for arguments in [&["--in", &of_pod, &from, &to][..], &["--from-host", &to]] {
+            let item = explained(arguments)?;
+            ensure!(item["reason"] == "closed_by_nftables" && item["drop"] == true, "{item:#}");
+            ensure!(item["why"] == *why && item["agree"].is_null(), "{item:#}");
+            let last = item["firewall"].as_array().and_then(|rows| rows.last()).context("no row")?;
+            ensure!(last["program"] == "nftables" && last["direction"] == "ingress", "{item:#}");
+        }
+        // Known pods are as before.
+        let known = SocketAddr::new(guarded.addresses("pod-1b")?.of(family), TARGET_PORT).to_string();
+        let item = explained(&["--in", &of_pod, &from, &known])?;
+        ensure!(item["drop"] == false && item["agree"] == true, "{item:#}");
+    }
+    let [from, to] = [addresses.v4.to_string(), format!("{}:80", guarded.addresses("pod-1a")?.v4)];
+    let refused = proxy.command(&["explain", "--in", device, &from, &to])?;
+    let said = String::from_utf8(refused.stderr)?;
+    ensure!(!refused.status.success() && said.contains("closed by nftables until an agent"), "{said}");
+    Ok(())
 }
 
 #[test]

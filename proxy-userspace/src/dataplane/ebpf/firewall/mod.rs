@@ -32,7 +32,7 @@ pub use events::{DropRecorder, RecordedDrops};
 pub use lookups::{PolicyFamily, PolicyLookups, PolicyTables};
 pub use maps::Judged;
 pub use names::{PodNames, PolicyNames};
-pub use new_devices::NAME as NEW_DEVICES;
+pub use new_devices::{NAME as NEW_DEVICES, NewDevicesView};
 pub use owners::OwnerView;
 pub use pods::Holders;
 pub use read::{DeviceView, FirewallView, KnownNames, PinnedFirewall, PodOnDevice};

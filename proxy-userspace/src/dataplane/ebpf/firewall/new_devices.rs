@@ -4,7 +4,7 @@
 //! The rules know devices by their kind, veth, and by their names. Those that the agent is done with are in a set of
 //! indices: the kernel gives each device a new one. Packets that programs hand from device to device do not pass here.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::RangeInclusive;
 
@@ -12,7 +12,9 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 use tracing::{debug, warn};
 
 use crate::dataplane::netlink::Channel;
-use crate::dataplane::netlink::nftables::{BRIDGE, INET, Table, Term, Transaction, count_rules, elements};
+use crate::dataplane::netlink::nftables::{
+    BRIDGE, Expression, INET, Rule, Table, Term, Transaction, Verdict, count_rules, elements, rules,
+};
 use crate::node::{DevicePattern, device_name};
 
 /// The name of both tables.
@@ -38,16 +40,15 @@ struct Side {
     neighbours: &'static [RangeInclusive<u8>],
 }
 
-const SIDES: [Side; 2] = [
-    Side {
-        chain: "from-device",
-        hook: 0,
-        priority: FIRST,
-        metas: [4, 26, 6],
-        neighbours: &[133..=133, 135..=136],
-    },
-    Side { chain: "to-device", hook: 4, priority: LAST, metas: [5, 27, 7], neighbours: &[133..=137] },
-];
+const FROM_DEVICE: Side = Side {
+    chain: "from-device",
+    hook: 0,
+    priority: FIRST,
+    metas: [4, 26, 6],
+    neighbours: &[133..=133, 135..=136],
+};
+const TO_DEVICE: Side =
+    Side { chain: "to-device", hook: 4, priority: LAST, metas: [5, 27, 7], neighbours: &[133..=137] };
 
 /// The rules, one table for packets of bridges and one for those that are routed.
 #[derive(Debug)]
@@ -56,6 +57,19 @@ pub struct NewDevices {
     /// The beginnings of names, as the rules compare them.
     names: Vec<Vec<u8>>,
     tables: [Rules; 2],
+}
+
+/// The rules as the kernel has them, for people.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NewDevicesView(Vec<Closing>);
+
+/// A table that closes devices.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Closing {
+    /// The beginnings of the names that it closes.
+    names: Vec<Vec<u8>>,
+    /// The devices that pass.
+    passing: BTreeSet<u32>,
 }
 
 /// What has become of a table.
@@ -149,6 +163,41 @@ impl NewDevices {
             rules.held = None;
         }
         failures
+    }
+}
+
+impl NewDevicesView {
+    /// Reads the rules. A kernel without nftables has none. Fails without CAP_NET_ADMIN.
+    pub fn read() -> io::Result<Self> {
+        let mut channel = match Channel::open(NETLINK_NETFILTER) {
+            Err(error) if is_unknown(&error) => return Ok(Self::default()),
+            channel => channel?,
+        };
+        let mut view = Self::default();
+        for table in [BRIDGE, INET].map(table) {
+            let Some(passing) = read(&mut channel, &table)? else { continue };
+            let rules = rules(&mut channel, &table)?;
+            // Both chains close the same devices.
+            let of_one = rules.iter().filter(|(chain, _)| *chain == FROM_DEVICE.chain);
+            view.0
+                .push(Closing { names: of_one.filter_map(|(_, rule)| closed_name(rule)).collect(), passing });
+        }
+        Ok(view)
+    }
+
+    /// Returns those of some veth devices, with their names, that are closed.
+    #[must_use]
+    pub fn closed(&self, veths: BTreeMap<u32, String>) -> BTreeMap<u32, String> {
+        let mut closed = veths;
+        closed.retain(|device, name| self.0.iter().any(|table| table.closes(*device, name)));
+        closed
+    }
+}
+
+impl Closing {
+    fn closes(&self, device: u32, name: &str) -> bool {
+        let name = [name.as_bytes(), &[0]].concat();
+        !self.passing.contains(&device) && self.names.iter().any(|beginning| name.starts_with(beginning))
     }
 }
 
@@ -251,6 +300,17 @@ fn is_absent(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOENT))
 }
 
+/// Returns the beginning of the names that a rule closes; `None` if it closes nothing. The inverse of [`write()`].
+fn closed_name(rule: &Rule) -> Option<Vec<u8>> {
+    rule.expressions.iter().find(|one| **one == Expression::Verdict(Verdict::Drop))?;
+    // The kind of the device comes first.
+    let mut values = rule.expressions.iter().filter_map(|expression| match expression {
+        Expression::Compare { value, .. } => Some(value),
+        _ => None,
+    });
+    values.next().map(|_| values.next().cloned().unwrap_or_default())
+}
+
 /// Makes a table. Returns the number of its rules.
 fn write(transaction: &mut Transaction, table: &Table, names: &[Vec<u8>]) -> usize {
     let mut rules = 0;
@@ -260,7 +320,7 @@ fn write(transaction: &mut Transaction, table: &Table, names: &[Vec<u8>]) -> usi
     };
     transaction.replace_table(table);
     transaction.set(table, SET, IFINDEX);
-    for Side { chain, hook, priority, metas: [index, kind, name], neighbours } in SIDES {
+    for Side { chain, hook, priority, metas: [index, kind, name], neighbours } in [FROM_DEVICE, TO_DEVICE] {
         transaction.chain(table, chain, hook, priority);
         // Most packets end here.
         rule(transaction, chain, &[Term::MetaIn(index, SET.to_owned()), Term::Verdict(ACCEPT)]);
@@ -278,4 +338,50 @@ fn write(transaction: &mut Transaction, table: &Table, names: &[Vec<u8>]) -> usi
         }
     }
     rules
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(values: &[&[u8]], verdict: Verdict) -> Rule {
+        let load = |key| Expression::Meta { register: 16, key };
+        let compare =
+            |value: &&[u8]| Expression::Compare { register: 16, operation: 0, value: value.to_vec() };
+        let mut expressions: Vec<Expression> =
+            values.iter().flat_map(|value| [load(26), compare(value)]).collect();
+        expressions.extend([Expression::Inert, Expression::Verdict(verdict)]);
+        Rule { handle: 1, expressions }
+    }
+
+    #[test]
+    fn the_names_of_a_rule_are_those_that_it_was_written_for() {
+        assert_eq!(closed_name(&rule(&[b"veth\0", b"veth"], Verdict::Drop)), Some(b"veth".to_vec()));
+        assert_eq!(closed_name(&rule(&[b"veth\0"], Verdict::Drop)), Some(Vec::new()), "all names");
+        assert_eq!(closed_name(&rule(&[&[8, 6]], Verdict::Accept)), None, "ARP passes");
+        assert_eq!(closed_name(&rule(&[], Verdict::Drop)), None, "a rule of somebody else");
+    }
+
+    #[test]
+    fn devices_are_closed_by_their_names_unless_an_agent_is_done_with_them() {
+        let table = |names: &[&str], passing: &[u32]| Closing {
+            names: names.iter().map(|name| name.as_bytes().to_vec()).collect(),
+            passing: passing.iter().copied().collect(),
+        };
+        let veths = || {
+            let all = [(3, "veth1"), (4, "veth2"), (5, "eth9"), (6, "kube-bridge"), (7, "kube-bridge2")];
+            all.map(|(device, name)| (device, name.to_owned())).into_iter().collect()
+        };
+        let closed = |tables: Vec<Closing>| -> Vec<u32> {
+            NewDevicesView(tables).closed(veths()).into_keys().collect()
+        };
+        assert_eq!(closed(Vec::new()), [0; 0]);
+        assert_eq!(closed(vec![table(&["veth", "kube-bridge\0"], &[3])]), [4, 6]);
+        assert_eq!(
+            closed(vec![table(&["veth"], &[3, 4]), table(&["veth"], &[3])]),
+            [4],
+            "one table is enough"
+        );
+        assert_eq!(closed(vec![table(&[""], &[3, 4, 5, 6])]), [7]);
+    }
 }

@@ -142,6 +142,16 @@ pub fn ruleset() -> io::Result<Ruleset> {
     Ok(ruleset)
 }
 
+/// Reads the rules of one table, each with the name of its chain.
+pub fn rules(channel: &mut Channel, table: &Table) -> io::Result<Vec<(String, Rule)>> {
+    let mut rules = Vec::new();
+    for answer in channel.dump(Message::new(GET_RULE, table.family, &[attribute::text(1, &table.name)]))? {
+        let rule = answer.rule().map_err(|error| malformed(&error))?;
+        rules.extend(rule.map(|(_, chain, rule)| (chain, rule)));
+    }
+    Ok(rules)
+}
+
 /// Returns the number of rules in a table.
 pub fn count_rules(channel: &mut Channel, table: &Table) -> io::Result<usize> {
     channel
