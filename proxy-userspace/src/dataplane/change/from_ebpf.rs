@@ -20,14 +20,18 @@ const OPENING: Duration = Duration::from_secs(30);
 pub trait Successor: Dataplane {
     /// The name in log lines.
     const NAME: &'static str;
+    /// Whether it may take a port of `--snat-ports` for a client.
+    const TAKES_ANY_PORT: bool;
 }
 
 impl Successor for IpvsDataplane {
     const NAME: &'static str = "IPVS";
+    const TAKES_ANY_PORT: bool = false;
 }
 
 impl Successor for KernelRules {
     const NAME: &'static str = "kube-proxy";
+    const TAKES_ANY_PORT: bool = true;
 }
 
 /// A data plane for the change: the successor serves new connections, and eBPF keeps its own.
@@ -128,11 +132,16 @@ impl<S: Successor> FromEbpf<S> {
     }
 
     fn restrict(&mut self, mut former: Box<EbpfDataplane>) {
-        // Before, so that the kernel knows most of them at the first connection; and after, because some are new by then.
-        former.hold_ports(self.drain);
-        match former.change_share(former.share().to_older()) {
+        let older = former.share().to_older();
+        // Before, so that the kernel knows most of them at its first connection; and after, because some are new by then.
+        if S::TAKES_ANY_PORT && former.share() != older {
+            former.hold_ports(self.drain);
+        }
+        match former.change_share(older) {
             Ok(()) => {
-                former.hold_ports(self.drain);
+                if S::TAKES_ANY_PORT {
+                    former.hold_ports(self.drain.saturating_sub(former.shared_for()));
+                }
                 info!(
                     drain = readable(self.drain),
                     "{} serves new connections and datagrams; eBPF keeps its connections for at most --drain",

@@ -92,7 +92,7 @@ impl Dataplane for FromKernel {
         let report = self.dataplane.sync(desired, dirty);
         if self.former == Former::Serves && is_filled(self.is_attached, &report, dirty) {
             self.dataplane.record_share();
-            self.dataplane.note_ports_of_kernel();
+            self.dataplane.note_ports_of_kernel(desired);
             info!(
                 drain = readable(self.drain),
                 "eBPF serves new connections and datagrams; the kernel's rules keep theirs for at most --drain"

@@ -41,7 +41,6 @@ pub fn to_ebpf(
         let share = recorded.to_newer();
         let mut dataplane = EbpfDataplane::open(ebpf::Settings { share, ..settings })?;
         dataplane.note_node_flows(&frontends);
-        dataplane.note_ports_of_kernel();
         return Ok(Box::new(ToEbpf::new(dataplane, ipvs.clone(), drain)));
     }
     // While eBPF serves alone, connections translated by the kernel are none of its own.
@@ -49,11 +48,14 @@ pub fn to_ebpf(
     let connections = if may_share { served_by_kernel(&frontends) } else { 0 };
     let share = if connections == 0 { Share::Alone } else { recorded.to_newer() };
     let mut dataplane = EbpfDataplane::open(ebpf::Settings { share, ..settings })?;
+    // First: a full map loses what was noted first.
+    if connections > 0 {
+        dataplane.note_ports_of_kernel(desired);
+    }
     dataplane.note_node_flows(&frontends);
     if connections == 0 {
         return Ok(Box::new(dataplane));
     }
-    dataplane.note_ports_of_kernel();
     info!(
         connections,
         "the kernel's rules, such as those of kube-proxy, serve connections to Services; they stay there"

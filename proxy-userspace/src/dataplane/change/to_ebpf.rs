@@ -123,7 +123,6 @@ impl Dataplane for ToEbpf {
         let report = self.dataplane.sync(desired, dirty);
         if matches!(self.former, Former::Serves) && is_filled(self.is_attached, &report, dirty) {
             self.dataplane.record_share();
-            self.dataplane.note_ports_of_kernel();
             info!(
                 drain = readable(self.drain),
                 "eBPF serves new connections and datagrams; IPVS keeps its connections for at most --drain"

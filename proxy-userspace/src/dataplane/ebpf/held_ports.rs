@@ -1,21 +1,20 @@
 //! Tells the kernel's connection tracking which ports translated connections of the programs have.
 //!
-//! When a node changes to IPVS or kube-proxy, the kernel translates new clients to the same backends, from ports of its own
-//! choice. kube-proxy has it choose among all ports. It knows none of the programs' connections, because their packets pass
-//! it by. With an entry for each, it takes another port.
+//! When a node changes to kube-proxy, the kernel translates new clients to the same backends, from ports of its own
+//! choice among all. It knows none of the programs' connections, because their packets pass it by. With an entry for each, it
+//! takes another port. IPVS masquerades from other ports than those of `--snat-ports`.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use aya::Pod;
-use netlink_packet_core::{DefaultNla, NLM_F_CREATE};
+use netlink_packet_core::{DefaultNla, NLM_F_CREATE, NLM_F_EXCL};
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use proxy_common::Address;
-use proxy_common::flow::{FLOW_REPLY, Flow, FlowKey};
+use proxy_common::flow::{FLOW_ESTABLISHED, FLOW_REPLY, Flow, FlowKey};
 
-use super::error::OpenError;
-use super::maps::{FamilyMaps, Maps, Table};
+use super::maps::{Maps, Table};
 use crate::dataplane::netlink::Channel;
 use crate::dataplane::netlink::attribute::{be32, bytes, nested, port};
 use crate::dataplane::netlink::nfnetlink::Message;
@@ -32,22 +31,42 @@ const TIMEOUT: u16 = 7;
 const SEEN: u32 = 1 << 1 | 1 << 3;
 /// `TCP_CONNTRACK_ESTABLISHED`: one that is closing could lose its port.
 const ESTABLISHED: u8 = 3;
+/// Seconds for which the port of anything but an established connection is held.
+const SHORT: u32 = 300;
 /// Connections in one list of requests.
 const CHUNK: usize = 1 << 12;
 /// The kernel's own connections keep this part of the room that is left.
 const PART: usize = 2;
 
-/// Has the kernel hold the ports of all connections with a port of this node, for `time`. Returns how many.
-/// What the kernel has no room for is left out.
-pub fn hold(maps: &Maps, time: Duration) -> io::Result<usize> {
-    let Some(room) = room() else { return Ok(0) };
-    let seconds = u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
-    let mut held =
-        Held { channel: Channel::open(NETLINK_NETFILTER)?, seconds, room, chunk: Vec::new(), count: 0 };
-    held.family(&maps.of4)?;
-    held.family(&maps.of6)?;
-    held.flush();
-    Ok(held.count)
+/// What has become of the ports.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// The connections whose ports the kernel holds now, and did not before.
+    pub held: usize,
+    /// The connections that it refused, and its first reason.
+    pub refused: usize,
+    pub reason: Option<io::Error>,
+    /// Whether the kernel had no room for all.
+    pub is_short: bool,
+}
+
+/// Has the kernel hold the ports of all connections with a port of this node, for `time`. Those of ended connections,
+/// datagrams and handshakes are held for minutes: their entries live no longer.
+pub fn hold(maps: &Maps, time: Duration) -> io::Result<Outcome> {
+    let Some(room) = room() else { return Ok(Outcome::default()) };
+    let mut held = Held {
+        channel: Channel::open(NETLINK_NETFILTER)?,
+        seconds: u32::try_from(time.as_secs()).unwrap_or(u32::MAX),
+        room,
+        chunk: Vec::new(),
+        outcome: Outcome::default(),
+    };
+    // Established connections come first: they live longest.
+    held.table(&maps.of4.flows)?;
+    held.table(&maps.of6.flows)?;
+    held.table(&maps.of4.flows_new)?;
+    held.table(&maps.of6.flows_new)?;
+    Ok(held.outcome)
 }
 
 /// Returns how many connections the kernel may be told; none if it tracks none.
@@ -56,52 +75,58 @@ fn room() -> Option<usize> {
         let text = std::fs::read_to_string(format!("/proc/sys/net/netfilter/nf_conntrack_{name}")).ok()?;
         text.trim().parse::<usize>().ok()
     };
-    Some(read("max")?.saturating_sub(read("count")?) / PART)
+    let (most, now) = (read("max")?, read("count")?);
+    // No limit is written as zero.
+    Some(if most == 0 { usize::MAX } else { most.saturating_sub(now) / PART })
 }
 
 struct Held {
     channel: Channel,
-    /// How long.
+    /// The longest time.
     seconds: u32,
     /// Connections that there is room for.
     room: usize,
     chunk: Vec<Message>,
-    count: usize,
+    outcome: Outcome,
 }
 
 impl Held {
-    fn family<A: Address>(&mut self, maps: &FamilyMaps<A>) -> io::Result<()>
+    fn table<A: Address>(&mut self, table: &Table<FlowKey<A>, Flow<A>>) -> io::Result<()>
     where
         FlowKey<A>: Pod + Default,
         Flow<A>: Pod + Default,
     {
-        for table in [&maps.flows, &maps.flows_new] {
-            self.table(table).map_err(io::Error::other)?;
-        }
-        Ok(())
-    }
-
-    fn table<A: Address>(&mut self, table: &Table<FlowKey<A>, Flow<A>>) -> Result<(), OpenError>
-    where
-        FlowKey<A>: Pod + Default,
-        Flow<A>: Pod + Default,
-    {
-        table.for_each(|key, flow| {
-            if let Some(connection) = Connection::of(&key, &flow) {
-                self.room = self.room.saturating_sub(1);
-                self.chunk.push(connection.request(self.seconds));
+        let walked = table.for_each(|key, flow| {
+            let Some(connection) = Connection::of(&key, &flow) else { return true };
+            self.outcome.is_short |= self.room == 0;
+            if self.room > 0 {
+                let limit = if flow.state == FLOW_ESTABLISHED { u32::MAX } else { SHORT };
+                self.chunk.push(connection.request(self.seconds.min(limit)));
             }
-            if self.chunk.len() >= CHUNK {
+            if self.chunk.len() >= CHUNK.min(self.room) {
                 self.flush();
             }
             self.room > 0
-        })
+        });
+        self.flush();
+        walked.map_err(io::Error::other)
     }
 
     fn flush(&mut self) {
-        // One that the kernel has already is renewed.
-        let outcomes = self.channel.act_all(std::mem::take(&mut self.chunk), NLM_F_CREATE);
-        self.count += outcomes.iter().filter(|outcome| outcome.is_ok()).count();
+        // An entry that the kernel has stays as it is: it may be a connection of this node's own.
+        for outcome in self.channel.act_all(std::mem::take(&mut self.chunk), NLM_F_CREATE | NLM_F_EXCL) {
+            match outcome {
+                Ok(()) => {
+                    self.outcome.held += 1;
+                    self.room = self.room.saturating_sub(1);
+                }
+                Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
+                Err(error) => {
+                    self.outcome.refused += 1;
+                    self.outcome.reason.get_or_insert(error);
+                }
+            }
+        }
     }
 }
 
@@ -157,7 +182,6 @@ impl Connection {
 #[cfg(test)]
 mod tests {
     use proxy_common::Addr4;
-    use proxy_common::flow::FLOW_ESTABLISHED;
 
     use super::*;
 

@@ -8,6 +8,7 @@ use tracing::{info, warn};
 
 use super::bpffs::{entries, is_of_this_namespace};
 use super::error::OpenError;
+use super::held_ports::Outcome;
 use super::layout::Layout;
 use super::load::Programs;
 use super::map;
@@ -78,17 +79,23 @@ impl EbpfDataplane {
     /// Has the kernel's connection tracking hold the ports of this mode's translated connections for `time`, because new
     /// ones are to be the kernel's.
     pub fn hold_ports(&self, time: Duration) {
-        match held_ports::hold(&self.maps, time) {
-            Ok(0) => {}
-            Ok(connections) => {
-                info!(connections, "the kernel's rules give no other connection the ports of these");
-            }
-            Err(error) => {
-                warn!(
-                    %error,
-                    "the kernel was not told the ports of connections; a new connection that gets one of them fails"
-                );
-            }
+        let outcome = held_ports::hold(&self.maps, time)
+            .unwrap_or_else(|error| Outcome { reason: Some(error), ..Outcome::default() });
+        let Outcome { held, refused, reason, is_short } = outcome;
+        if held > 0 {
+            info!(connections = held, "the kernel's rules give no other connection the ports of these");
+        }
+        if let Some(error) = reason {
+            warn!(
+                %error, refused,
+                "the kernel was not told the ports of all connections; a new connection that gets one of them fails"
+            );
+        }
+        if is_short {
+            warn!(
+                "the kernel has no room for the ports of all connections (net.netfilter.nf_conntrack_max); a new \
+                 connection that gets one of the others fails"
+            );
         }
     }
 

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 
 use aya::Pod;
 use proxy_common::flow::FlowKey;
@@ -16,8 +17,7 @@ use super::diag::{Connected, Diag};
 use super::error::OpenError;
 use super::maps::Table;
 use super::now;
-use super::share::Share;
-use crate::model::{Desired, Protocol};
+use crate::model::{Desired, Protocol, ServicePort};
 
 /// Addresses, ports and protocols of Services.
 #[derive(Clone, Debug, Default)]
@@ -27,7 +27,7 @@ impl Frontends {
     /// Returns the frontends of the desired state.
     #[must_use]
     pub fn of(desired: &Desired) -> Self {
-        let of_port = |port: &crate::model::ServicePort| {
+        let of_port = |port: &ServicePort| {
             let protocol = port.protocol.number();
             port.frontends.iter().map(move |frontend| (frontend.address, protocol)).collect::<Vec<_>>()
         };
@@ -53,6 +53,31 @@ impl Frontends {
             && has_connections
             && self.has(tracked.destination, tracked.protocol)
     }
+}
+
+/// Connections of the kernel's rules that are noted at most: half of NODE_FLOWS, which evicts.
+const MOST_NOTED: usize = 1 << 13;
+
+/// Returns the ends of all backends, and their protocols.
+fn backends(desired: &Desired) -> BTreeSet<(SocketAddr, u8)> {
+    let mut backends = BTreeSet::new();
+    for port in desired.ports.values() {
+        backends.extend(port.endpoints.keys().map(|at| (*at, port.protocol.number())));
+    }
+    backends
+}
+
+/// Whether the kernel reaches a backend from one of these ports. Datagrams change the mode at once.
+fn has_port_to_backend(
+    tracked: &Tracked,
+    ports: &RangeInclusive<u16>,
+    backends: &BTreeSet<(SocketAddr, u8)>,
+) -> bool {
+    tracked.is_masqueraded
+        && !tracked.is_over
+        && tracked.protocol != Protocol::Udp.number()
+        && ports.contains(&tracked.replies_to.port())
+        && backends.contains(&(tracked.replies_from, tracked.protocol))
 }
 
 /// A connection of this node, or one it masquerades.
@@ -112,24 +137,28 @@ impl EbpfDataplane {
         }
     }
 
-    /// Records connections with a port of `--snat-ports` that the kernel translates, if this mode shares with it. The
-    /// programs give no other connection to the same backend that port.
+    /// Records connections to backends with a port of `--snat-ports` that the kernel's rules translate. While the programs
+    /// share with these rules, they give no other connection to the same backend that port.
     ///
     /// One that begins after the call is missed, so it is made again when all new connections are this mode's.
-    pub fn note_ports_of_kernel(&mut self) {
-        if !matches!(self.settings.share, Share::Newer { .. }) {
-            return;
-        }
-        let (ports, mut found) = (self.settings.snat_ports.clone(), Vec::new());
+    pub fn note_ports_of_kernel(&mut self, desired: &Desired) {
+        let (ports, backends) = (self.settings.snat_ports.clone(), backends(desired));
+        let mut found = Vec::new();
         let listed = conntrack::each(|tracked| {
-            if tracked.is_masqueraded && !tracked.is_over && ports.contains(&tracked.replies_to.port()) {
+            if has_port_to_backend(&tracked, &ports, &backends) {
                 found.push(NodeFlow::of_tracked(&tracked));
             }
         });
+        if found.len() > MOST_NOTED {
+            warn!(
+                connections = found.len(),
+                "too many connections of the kernel's rules have ports of --snat-ports; some of these may end"
+            );
+        }
         if let Err(error) = listed {
             warn!(%error, "listing the kernel's connections failed; one may lose its port, and end");
         }
-        let noted = found.iter().filter(|flow| self.note_node_flow(flow)).count();
+        let noted = found.iter().take(MOST_NOTED).filter(|flow| self.note_node_flow(flow)).count();
         if noted > 0 {
             info!(
                 connections = noted,
@@ -226,6 +255,21 @@ mod tests {
         );
         let udp = tracked(Protocol::Udp, "198.51.100.10:443");
         assert!(!frontends.is_served_by_kernel(&udp), "datagrams change the mode at once");
+    }
+
+    #[test]
+    fn only_live_masqueraded_connections_to_backends_keep_their_ports() {
+        let ports = 61000..=65535;
+        let ours: SocketAddr = "198.51.100.10:443".parse().unwrap();
+        let backends = BTreeSet::from([(ours, Protocol::Tcp.number()), (ours, Protocol::Udp.number())]);
+        let keeps = |tracked: &Tracked| has_port_to_backend(tracked, &ports, &backends);
+        let tcp = tracked(Protocol::Tcp, "192.0.2.1:61000");
+        assert!(keeps(&tcp));
+        assert!(!keeps(&Tracked { is_masqueraded: false, ..tcp }));
+        assert!(!keeps(&Tracked { is_over: true, ..tcp }));
+        assert!(!keeps(&Tracked { replies_from: "198.51.100.11:443".parse().unwrap(), ..tcp }), "no backend");
+        assert!(!keeps(&tracked(Protocol::Tcp, "192.0.2.1:60999")));
+        assert!(!keeps(&tracked(Protocol::Udp, "192.0.2.1:61000")));
     }
 
     #[test]
