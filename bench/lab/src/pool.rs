@@ -56,14 +56,10 @@ impl Pool {
         state.started += 1;
         drop(state);
         remove_own_at_exit();
-        match (self.start)() {
-            Ok(cluster) => Ok(Taken { cluster: Some(cluster), pool: self }),
-            Err(error) => {
-                self.lock().started -= 1;
-                self.given_back.notify_one();
-                Err(error)
-            }
-        }
+        // If it does not start, by a panic or an error, its place is free again.
+        let mut taken = Taken { cluster: None, pool: self };
+        taken.cluster = Some((self.start)()?);
+        Ok(taken)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -87,7 +83,12 @@ impl DerefMut for Taken {
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        self.pool.lock().idle.extend(self.cluster.take());
+        let mut state = self.pool.lock();
+        match self.cluster.take() {
+            Some(cluster) => state.idle.push(cluster),
+            None => state.started -= 1,
+        }
+        drop(state);
         self.pool.given_back.notify_one();
     }
 }

@@ -86,8 +86,10 @@ pub fn test(workspace: &Workspace, args: &Args) -> Result<ExitCode> {
     let mut ahead = Ahead::start(workspace, &layers);
     thread::scope(|scope| {
         let mut machines = None;
-        for layer in &layers {
-            if layer.leaves_processors() && layers.contains(&Layer::Vm) && machines.is_none() {
+        for (place, layer) in layers.iter().enumerate() {
+            let is_ahead = layers.get(place + 1..).is_some_and(|later| later.contains(&Layer::Vm));
+            // With --long, other layers leave machines nothing for hours.
+            if layer.leaves_processors() && is_ahead && !args.long && machines.is_none() {
                 machines = Some(scope.spawn(|| ahead::machines(workspace, args)));
             }
             for pass in layer.passes() {
