@@ -126,7 +126,7 @@ shared! {
     pub struct PolicyOwner {
         /// Monotonic nanoseconds at which the agent wrote it. An older packet may be of another pod.
         pub since: u64,
-        /// `namespace/name`, UTF-8, padded with zeros. What has no room is cut off.
+        /// `namespace/name`, UTF-8, padded with zeros. A longer one is cut off.
         pub bytes: [[u8; 16]; 11],
     }
 

@@ -171,7 +171,7 @@ impl Index {
 
 /// The pods of addresses, for people.
 impl Index {
-    /// Returns the pod with a network of its own that has an address. Of several ones nobody can say which it is: `None`.
+    /// Returns the pod with a network of its own that has an address. `None` if several have it: a packet does not tell which.
     #[must_use]
     pub fn owner(&self, address: IpAddr) -> Option<&NamespacedName> {
         only(self.holders.get(&address)?)

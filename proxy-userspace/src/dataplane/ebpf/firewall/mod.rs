@@ -205,7 +205,6 @@ impl Firewall {
         // A pod has its name as long as it has its entry.
         let names = names_of(&applied.holders, wanted);
         applied.count(self.names.write(&names));
-        applied.count(self.owners.write(wanted.index, wanted.tables, wanted.step));
         match self.write(wanted, &mut applied) {
             Ok(()) => applied.is_written = true,
             Err(failure) => applied.failures.push(failure),
@@ -213,6 +212,8 @@ impl Firewall {
         applied.count(self.names.retain(&names));
         let failures = self.attach(&applied.holders.devices(wanted.devices, wanted.others));
         applied.failures.extend(failures);
+        // Last, because nothing waits for them.
+        applied.writes += self.owners.write(wanted.index, wanted.tables, wanted.step);
         applied
     }
 

@@ -20,7 +20,7 @@ use crate::node::{DevicePattern, device_name};
 /// The name of both tables.
 pub const NAME: &str = "millrace-firewall";
 const SET: &str = "known-devices";
-/// What nft takes the keys of the set for when it lists them: indices of devices.
+/// The type of the keys when nft lists the set: indices of devices.
 const IFINDEX: u32 = 20;
 /// Before connection tracking, and before anything that a person may have written.
 const FIRST: i32 = -400;

@@ -9,7 +9,7 @@ use std::path::Path;
 use aya::maps::{HashMap, MapData, MapError};
 use proxy_common::addr::{mapped, unmapped};
 use proxy_common::policy::{POLICY_OWNER_BYTES, POLICY_OWNERS_ENTRIES, PolicyOwner};
-use tracing::warn;
+use tracing::{debug, warn};
 
 use super::maps::{gone, typed};
 use crate::dataplane::ebpf::error::OpenError;
@@ -37,7 +37,8 @@ pub struct Owners {
     held: BTreeMap<IpAddr, String>,
     /// Whether the map holds all that it should, so that a step is enough.
     is_whole: bool,
-    is_full: bool,
+    /// The failure that was told last.
+    told: Option<String>,
 }
 
 impl std::fmt::Debug for Owners {
@@ -47,61 +48,69 @@ impl std::fmt::Debug for Owners {
 }
 
 impl Owners {
-    /// Opens the pinned map.
+    /// Opens the pinned map. If it can't be read, all names are written anew.
     pub fn open(directory: &Path) -> Result<Self, OpenError> {
         let map: OwnersMap = typed(directory, OWNERS)?;
-        let held = map
-            .iter()
-            .map(|entry| {
-                entry.map(|(key, owner)| (unmapped(key), owner.text().unwrap_or_default().to_owned()))
-            })
-            .collect::<Result<_, _>>()
-            .map_err(|error| OpenError::Map { map: OWNERS.to_owned(), error })?;
-        Ok(Self { map, held, is_whole: false, is_full: false })
+        let name = |owner: PolicyOwner| owner.text().unwrap_or_default().to_owned();
+        let entries = map.iter().map(|entry| entry.map(|(key, owner)| (unmapped(key), name(owner))));
+        let held = entries.collect::<Result<_, _>>().unwrap_or_else(|error| {
+            debug!(%error, map = OWNERS, "reading failed");
+            BTreeMap::new()
+        });
+        Ok(Self { map, held, is_whole: false, told: None })
     }
 
     /// Writes the pods of all addresses, or of those that a step has changed. Returns the number of writes.
-    pub fn write(&mut self, index: &Index, tables: &Compiled, step: Option<&Step>) -> Result<usize, String> {
+    ///
+    /// The firewall works without names, so a failure is told and no more.
+    pub fn write(&mut self, index: &Index, tables: &Compiled, step: Option<&Step>) -> usize {
         let changes = match step.filter(|_| self.is_whole) {
             Some(step) => changes_of_step(&self.held, index, step),
             None => changes(&self.held, index, &own_addresses(tables)),
         };
-        self.is_whole = false;
-        let writes = changes.len();
+        let (writes, outcome) = self.carry_out(changes);
+        // What is left out of a full map comes with the next of all addresses.
+        self.is_whole = outcome.as_ref().err().is_none_or(|failure| failure.is_full);
+        let failure = outcome.err().map(|failure| failure.text);
+        if let Some(text) = failure.as_ref().filter(|text| self.told.as_ref() != Some(text)) {
+            warn!(failure = text, "dropped packets show some pods by their addresses");
+        }
+        // A step tries few addresses, so its success proves no room.
+        if failure.is_some() || step.is_none() {
+            self.told = failure;
+        }
+        writes
+    }
+
+    fn carry_out(&mut self, changes: Vec<Change>) -> (usize, Result<(), Failure>) {
+        let mut writes = 0;
         // Those that go make room.
-        let (gone, new): (Vec<_>, Vec<_>) = changes.into_iter().partition(|(_, name)| name.is_none());
-        for (address, _) in gone {
-            self.remove(address)?;
+        let (over, new): (Vec<_>, Vec<_>) = changes.into_iter().partition(|(_, name)| name.is_none());
+        for (address, _) in over {
+            if let Err(text) = gone(OWNERS, self.map.remove(&mapped(address))) {
+                return (writes, Err(Failure { text, is_full: false }));
+            }
+            self.held.remove(&address);
+            writes += 1;
         }
         for (address, name) in new.into_iter().filter_map(|(address, name)| Some((address, name?))) {
-            self.insert(address, name)?;
-        }
-        self.is_whole = true;
-        Ok(writes)
-    }
-
-    fn remove(&mut self, address: IpAddr) -> Result<(), String> {
-        gone(OWNERS, self.map.remove(&mapped(address)))?;
-        self.held.remove(&address);
-        Ok(())
-    }
-
-    /// Writes a name. A full map is no failure: the firewall works without.
-    fn insert(&mut self, address: IpAddr, name: String) -> Result<(), String> {
-        let mut owner = PolicyOwner::new(&name).unwrap_or_default();
-        owner.since = monotonic_nanoseconds();
-        match self.map.insert(mapped(address), owner, 0) {
-            Ok(()) => drop(self.held.insert(address, name)),
-            Err(error) if is_full(&error) => {
-                if !std::mem::replace(&mut self.is_full, true) {
-                    let failure = explain(OWNERS, POLICY_OWNERS_ENTRIES, &error);
-                    warn!(failure, "dropped packets show some pods by their addresses");
-                }
+            let mut owner = PolicyOwner::new(&name).unwrap_or_default();
+            owner.since = monotonic_nanoseconds();
+            if let Err(error) = self.map.insert(mapped(address), owner, 0) {
+                let text = explain(OWNERS, POLICY_OWNERS_ENTRIES, &error);
+                return (writes, Err(Failure { text, is_full: errno(&error) == Some(libc::E2BIG) }));
             }
-            Err(error) => return Err(explain(OWNERS, POLICY_OWNERS_ENTRIES, &error)),
+            self.held.insert(address, name);
+            writes += 1;
         }
-        Ok(())
+        (writes, Ok(()))
     }
+}
+
+/// Why a name could not be written.
+struct Failure {
+    text: String,
+    is_full: bool,
 }
 
 /// An address, and the name of its pod. Without a name its entry goes.
@@ -141,10 +150,6 @@ fn text(pod: &NamespacedName) -> String {
     let mut text = format!("{}/{}", pod.namespace, pod.name);
     text.truncate(text.floor_char_boundary(POLICY_OWNER_BYTES));
     text
-}
-
-fn is_full(error: &MapError) -> bool {
-    errno(error) == Some(libc::E2BIG)
 }
 
 /// The map, as commands read it.

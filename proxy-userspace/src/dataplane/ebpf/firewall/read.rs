@@ -140,12 +140,12 @@ impl PinnedFirewall {
     fn read_known_names(&self, addresses: &BTreeSet<IpAddr>) -> Result<KnownNames, OpenError> {
         let names = read_names(&self.maps())?;
         let text = |names: PodNames| format!("{}/{}", names.namespace, names.name);
-        let owners = OwnersReader::open(&self.maps())?;
-        let owner =
-            |address: &IpAddr| Some(owners.find(*address).transpose()?.map(|owner| (*address, owner)));
+        let owners = OwnersReader::open(&self.maps()).ok();
+        // Without it, the other pod is an address, and the own one has its name.
+        let owner = |address: &IpAddr| Some((*address, owners.as_ref()?.find(*address).ok()??));
         Ok(KnownNames {
             by_device: names.into_iter().map(|(device, names)| (device, text(names))).collect(),
-            by_address: addresses.iter().filter_map(owner).collect::<Result<_, _>>()?,
+            by_address: addresses.iter().filter_map(owner).collect(),
         })
     }
 
