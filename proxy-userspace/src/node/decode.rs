@@ -77,7 +77,8 @@ pub fn route(message: &RouteMessage) -> Option<Route> {
     device.map(|device| Route { device, ..route })
 }
 
-fn device(link: &LinkMessage) -> Option<Update> {
+/// Returns a device with its interface index; `None` for a message about a port of a bridge.
+pub fn device(link: &LinkMessage) -> Option<Update> {
     if link.header.interface_family != AddressFamily::Unspec {
         return None;
     }

@@ -11,9 +11,10 @@ use futures_util::TryStreamExt;
 use rtnetlink::Handle;
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage, AddressScope};
-use rtnetlink::packet_route::link::{InfoKind, LinkAttribute, LinkInfo, LinkMessage};
+use rtnetlink::packet_route::link::{LinkAttribute, LinkMessage};
 use tokio::task::JoinHandle;
 
+use super::state::{DeviceKind, Update};
 use super::{NodeError, decode};
 
 /// The other end of a device.
@@ -74,12 +75,10 @@ impl PodDevices {
         let mut veths = BTreeMap::new();
         let mut links = pin!(self.handle.link().get().execute());
         while let Some(link) = links.try_next().await? {
-            if is_veth(&link) {
-                let name = link.attributes.into_iter().find_map(|attribute| match attribute {
-                    LinkAttribute::IfName(name) => Some(name),
-                    _ => None,
-                });
-                veths.extend(name.map(|name| (link.header.index, name)));
+            if let Some(Update::Device(index, device)) = decode::device(&link)
+                && device.kind == DeviceKind::Veth
+            {
+                veths.insert(index, device.name);
             }
         }
         Ok(veths)
@@ -123,14 +122,6 @@ impl Drop for PodDevices {
     fn drop(&mut self) {
         self.connection.abort();
     }
-}
-
-fn is_veth(link: &LinkMessage) -> bool {
-    let kinds = link.attributes.iter().filter_map(|attribute| match attribute {
-        LinkAttribute::LinkInfo(infos) => Some(infos),
-        _ => None,
-    });
-    kinds.flatten().any(|info| matches!(info, LinkInfo::Kind(InfoKind::Veth)))
 }
 
 fn far_end(link: &LinkMessage) -> Option<Place> {

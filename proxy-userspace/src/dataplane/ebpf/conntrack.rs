@@ -15,21 +15,22 @@ const CONNTRACK_STATISTICS: u16 = 1 << 8 | 4;
 /// `struct nfgenmsg`: family, version, resource id.
 const GENERIC: usize = 4;
 
-const CTA_TUPLE_ORIG: u16 = 1;
-const CTA_TUPLE_REPLY: u16 = 2;
-const CTA_STATUS: u16 = 3;
-const CTA_PROTOINFO: u16 = 4;
-const CTA_PROTOINFO_TCP: u16 = 1;
-const CTA_PROTOINFO_TCP_STATE: u16 = 1;
-const CTA_TUPLE_IP: u16 = 1;
-const CTA_TUPLE_PROTO: u16 = 2;
-const CTA_IP_V4_SRC: u16 = 1;
-const CTA_IP_V4_DST: u16 = 2;
-const CTA_IP_V6_SRC: u16 = 3;
-const CTA_IP_V6_DST: u16 = 4;
-const CTA_PROTO_NUM: u16 = 1;
-const CTA_PROTO_SRC_PORT: u16 = 2;
-const CTA_PROTO_DST_PORT: u16 = 3;
+// `enum ctattr_*` (linux/netfilter/nfnetlink_conntrack.h).
+pub const CTA_TUPLE_ORIG: u16 = 1;
+pub const CTA_TUPLE_REPLY: u16 = 2;
+pub const CTA_STATUS: u16 = 3;
+pub const CTA_PROTOINFO: u16 = 4;
+pub const CTA_PROTOINFO_TCP: u16 = 1;
+pub const CTA_PROTOINFO_TCP_STATE: u16 = 1;
+pub const CTA_TUPLE_IP: u16 = 1;
+pub const CTA_TUPLE_PROTO: u16 = 2;
+pub const CTA_IP_V4_SRC: u16 = 1;
+pub const CTA_IP_V4_DST: u16 = 2;
+pub const CTA_IP_V6_SRC: u16 = 3;
+pub const CTA_IP_V6_DST: u16 = 4;
+pub const CTA_PROTO_NUM: u16 = 1;
+pub const CTA_PROTO_SRC_PORT: u16 = 2;
+pub const CTA_PROTO_DST_PORT: u16 = 3;
 /// `IPS_SRC_NAT` and `IPS_DST_NAT`.
 const SOURCE_IS_TRANSLATED: u32 = 1 << 4;
 const DESTINATION_IS_TRANSLATED: u32 = 1 << 5;

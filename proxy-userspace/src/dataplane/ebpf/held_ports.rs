@@ -14,6 +14,11 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 use proxy_common::Address;
 use proxy_common::flow::{FLOW_ESTABLISHED, FLOW_REPLY, Flow, FlowKey};
 
+use super::conntrack::{
+    CTA_IP_V4_DST, CTA_IP_V4_SRC, CTA_IP_V6_DST, CTA_IP_V6_SRC, CTA_PROTO_DST_PORT, CTA_PROTO_NUM,
+    CTA_PROTO_SRC_PORT, CTA_PROTOINFO, CTA_PROTOINFO_TCP, CTA_PROTOINFO_TCP_STATE, CTA_STATUS, CTA_TUPLE_IP,
+    CTA_TUPLE_ORIG, CTA_TUPLE_PROTO, CTA_TUPLE_REPLY,
+};
 use super::maps::{Maps, Table};
 use crate::dataplane::netlink::Channel;
 use crate::dataplane::netlink::attribute::{be32, bytes, nested, port};
@@ -22,11 +27,7 @@ use crate::model::Protocol;
 
 /// `NFNL_SUBSYS_CTNETLINK` and `IPCTNL_MSG_CT_NEW`.
 const NEW: u16 = 1 << 8;
-const TUPLE_ORIGINAL: u16 = 1;
-const TUPLE_REPLY: u16 = 2;
-const STATUS: u16 = 3;
-const PROTOCOL_INFO: u16 = 4;
-const TIMEOUT: u16 = 7;
+const CTA_TIMEOUT: u16 = 7;
 /// `IPS_SEEN_REPLY` and `IPS_CONFIRMED`. Without `IPS_ASSURED` the kernel drops these entries first when it has no room.
 const SEEN: u32 = 1 << 1 | 1 << 3;
 /// `TCP_CONNTRACK_ESTABLISHED`: one that is closing could lose its port.
@@ -154,28 +155,33 @@ impl Connection {
     fn request(&self, seconds: u32) -> Message {
         let family = if self.node.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
         let mut attributes = vec![
-            self.tuple(TUPLE_ORIGINAL, self.node, self.backend),
-            self.tuple(TUPLE_REPLY, self.backend, self.node),
-            be32(STATUS, SEEN),
-            be32(TIMEOUT, seconds),
+            self.tuple(CTA_TUPLE_ORIG, self.node, self.backend),
+            self.tuple(CTA_TUPLE_REPLY, self.backend, self.node),
+            be32(CTA_STATUS, SEEN),
+            be32(CTA_TIMEOUT, seconds),
         ];
         if self.protocol == Protocol::Tcp.number() {
-            // CTA_PROTOINFO_TCP and CTA_PROTOINFO_TCP_STATE.
-            attributes.push(nested(PROTOCOL_INFO, &[nested(1, &[bytes(1, &[ESTABLISHED])])]));
+            let state = nested(CTA_PROTOINFO_TCP, &[bytes(CTA_PROTOINFO_TCP_STATE, &[ESTABLISHED])]);
+            attributes.push(nested(CTA_PROTOINFO, &[state]));
         }
         Message::new(NEW, u8::try_from(family).unwrap_or_default(), &attributes)
     }
 
     fn tuple(&self, kind: u16, source: SocketAddr, destination: SocketAddr) -> DefaultNla {
-        // CTA_IP_V4_SRC, CTA_IP_V4_DST, and those of IPv6.
-        let ip = |v4: u16, address: IpAddr| match address {
+        let ip = |v4: u16, v6: u16, address: IpAddr| match address {
             IpAddr::V4(address) => bytes(v4, &address.octets()),
-            IpAddr::V6(address) => bytes(v4 + 2, &address.octets()),
+            IpAddr::V6(address) => bytes(v6, &address.octets()),
         };
-        let ends = nested(1, &[ip(1, source.ip()), ip(2, destination.ip())]);
-        // CTA_PROTO_NUM, CTA_PROTO_SRC_PORT, CTA_PROTO_DST_PORT.
-        let ports = [bytes(1, &[self.protocol]), port(2, source.port()), port(3, destination.port())];
-        nested(kind, &[ends, nested(2, &ports)])
+        let ends = [
+            ip(CTA_IP_V4_SRC, CTA_IP_V6_SRC, source.ip()),
+            ip(CTA_IP_V4_DST, CTA_IP_V6_DST, destination.ip()),
+        ];
+        let ports = [
+            bytes(CTA_PROTO_NUM, &[self.protocol]),
+            port(CTA_PROTO_SRC_PORT, source.port()),
+            port(CTA_PROTO_DST_PORT, destination.port()),
+        ];
+        nested(kind, &[nested(CTA_TUPLE_IP, &ends), nested(CTA_TUPLE_PROTO, &ports)])
     }
 }
 

@@ -14,7 +14,7 @@ use tracing::{debug, warn};
 use super::maps::{gone, typed};
 use crate::dataplane::ebpf::error::OpenError;
 use crate::dataplane::ebpf::map::{errno, explain};
-use crate::dataplane::ebpf::read::monotonic_nanoseconds;
+use crate::dataplane::ebpf::now;
 use crate::policy::{Compiled, Index, NamespacedName, Step};
 
 const OWNERS: &str = "POLICY_OWNERS";
@@ -95,7 +95,7 @@ impl Owners {
         }
         for (address, name) in new.into_iter().filter_map(|(address, name)| Some((address, name?))) {
             let mut owner = PolicyOwner::new(&name).unwrap_or_default();
-            owner.since = monotonic_nanoseconds();
+            owner.since = u64::try_from(now().as_nanos()).unwrap_or(u64::MAX);
             if let Err(error) = self.map.insert(mapped(address), owner, 0) {
                 let text = explain(OWNERS, POLICY_OWNERS_ENTRIES, &error);
                 return (writes, Err(Failure { text, is_full: errno(&error) == Some(libc::E2BIG) }));

@@ -144,11 +144,3 @@ pub fn monotonic_seconds() -> u32 {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |time| time.tv_sec());
     u32::try_from(now).unwrap_or(u32::MAX)
 }
-
-/// Returns the nanosecond on the programs' clock.
-#[must_use]
-pub fn monotonic_nanoseconds() -> u64 {
-    let now = clock_gettime(ClockId::CLOCK_MONOTONIC)
-        .map_or(0, |time| time.tv_sec() * 1_000_000_000 + time.tv_nsec());
-    u64::try_from(now).unwrap_or(0)
-}

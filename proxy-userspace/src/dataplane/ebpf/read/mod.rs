@@ -24,7 +24,7 @@ use super::map;
 use super::mapped::Access;
 use super::maps::Maps;
 pub use figures::Figures;
-pub use flows::{monotonic_nanoseconds, monotonic_seconds};
+pub use flows::monotonic_seconds;
 pub use ingress::IngressView;
 pub use millrace_views::{
     AttachedView, BackendView, ConnectionsView, CounterView, FailuresView, FlowView, FrontendView,
