@@ -59,7 +59,7 @@ shared! {
         pub destination_port: u16,
         /// [`BackendRef`](crate::selection::BackendRef) of the backend that serves the connection.
         pub backend: u32,
-        /// Service id of the list that the backend was chosen from.
+        /// Service id of the port: that of its Cluster list, whichever list the backend was chosen from.
         pub service: u32,
         /// Monotonic second (CLOCK_MONOTONIC_COARSE / 1e9) of a packet. The last one may be later by
         /// [`Limits::renewal`](crate::timeouts::Limits::renewal).

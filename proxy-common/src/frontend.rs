@@ -1,6 +1,7 @@
 //! FRONTENDS4/6: the addresses and ports where Services are reached.
 
 use crate::layout::shared;
+use crate::rules::Role;
 
 /// Scope of [`FrontendKey`]: for this node's own pods and processes.
 pub const SCOPE_INTERNAL: u8 = 0;
@@ -31,6 +32,12 @@ pub const FRONTEND_LISTENER: u32 = 1 << 4;
 pub const FRONTEND_NODE_ONLY: u32 = 1 << 5;
 /// Flag of [`Frontend`], scope external: only for sources inside the cluster.
 pub const FRONTEND_INSIDE_ONLY: u32 = 1 << 6;
+/// Flag of [`Frontend`]: it had [`FRONTEND_DSR`] before. New connections use SNAT, and those that
+/// began by Direct Server Return go on so (decision 199).
+pub const FRONTEND_DSR_ENDS: u32 = 1 << 7;
+/// Flag of [`Frontend`] with [`FRONTEND_LOCAL`]: its traffic policy was Cluster before. Connections by
+/// Direct Server Return without a flow entry go by the Cluster list (decision 199).
+pub const FRONTEND_WAS_CLUSTER: u32 = 1 << 8;
 /// The kind of a frontend is `flags >> FRONTEND_KIND_SHIFT`, a `FRONTEND_KIND_*` value.
 pub const FRONTEND_KIND_SHIFT: u32 = 28;
 /// Kind of [`Frontend`]: a Service's ClusterIP.
@@ -61,7 +68,7 @@ shared! {
     pub struct Frontend {
         /// Service id (index into SERVICES) of the list that the frontend's traffic policy names.
         pub service: u32,
-        /// Service id of the Cluster list, 0 if the Service port has none.
+        /// Service id of the Cluster list, or `service` if the Service port has none.
         ///
         /// Under policy Local and scope external, clients inside the cluster get this list. Under
         /// policy Cluster it equals `service`.
@@ -80,6 +87,19 @@ impl Frontend {
     pub const fn kind(&self) -> u32 {
         self.flags >> FRONTEND_KIND_SHIFT
     }
+    /// Returns the service id of the port's flow entries and affinities, whichever list they were
+    /// chosen from.
+    #[inline(always)]
+    #[must_use]
+    pub const fn port_service(&self) -> u32 {
+        self.cluster_service
+    }
+    /// Returns whether a flow entry with this service id is one of the port's.
+    #[inline(always)]
+    #[must_use]
+    pub const fn owns_flows_of(&self, service: u32) -> bool {
+        service == self.port_service() || service == self.service
+    }
     /// Returns whether a DSR director can do without a flow entry, by rule 1 of the
     /// [slot](crate::rules), as long as nothing changed.
     ///
@@ -88,5 +108,45 @@ impl Frontend {
     #[must_use]
     pub const fn needs_no_flow_entry(&self) -> bool {
         self.flags & (FRONTEND_DSR | FRONTEND_AFFINITY) == FRONTEND_DSR
+    }
+    /// Returns whether connections by Direct Server Return may exist: new ones, or only older ones.
+    #[inline(always)]
+    #[must_use]
+    pub const fn may_have_dsr(&self) -> bool {
+        self.flags & (FRONTEND_DSR | FRONTEND_DSR_ENDS) != 0
+    }
+    /// Returns whether a DSR director may have connections without a flow entry.
+    #[inline(always)]
+    #[must_use]
+    pub const fn may_lack_flow_entry(&self) -> bool {
+        self.may_have_dsr() && self.flags & FRONTEND_AFFINITY == 0
+    }
+    /// Returns whether a packet without a flow entry, to a backend on another node, goes there by
+    /// Direct Server Return.
+    #[inline(always)]
+    #[must_use]
+    pub const fn returns_directly(&self, role: Role) -> bool {
+        self.flags & FRONTEND_DSR != 0
+            || self.flags & FRONTEND_DSR_ENDS != 0 && matches!(role, Role::Midstream)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_older_connections_return_directly_once_dsr_ends() {
+        let of = |flags| Frontend { service: 1, cluster_service: 1, flags, affinity_seconds: 0 };
+        for role in [Role::Opening, Role::Midstream, Role::Datagram] {
+            assert!(of(FRONTEND_DSR).returns_directly(role));
+            assert!(!of(0).returns_directly(role));
+        }
+        let ends = of(FRONTEND_DSR_ENDS);
+        assert!(ends.returns_directly(Role::Midstream));
+        assert!(!ends.returns_directly(Role::Opening) && !ends.returns_directly(Role::Datagram));
+        assert!(ends.may_have_dsr() && of(FRONTEND_DSR).may_have_dsr() && !of(0).may_have_dsr());
+        assert!(ends.may_lack_flow_entry() && !ends.needs_no_flow_entry());
+        assert!(!of(FRONTEND_DSR | FRONTEND_AFFINITY).may_lack_flow_entry());
     }
 }

@@ -17,6 +17,10 @@ pub const SERVICE_MAGLEV: u8 = 1 << 1;
 /// Flag of [`ServiceEntry`]: the list is empty. The slots serve only connections of former owners
 /// (decision 63).
 pub const SERVICE_VACANT: u8 = 1 << 2;
+/// Flag of [`ServiceEntry`]: the word of SELECTION before the slice is the [`ServiceEntry`] of the
+/// table that the list had before. Connections by Direct Server Return may live there without any
+/// flow entry (decision 199).
+pub const SERVICE_FORMER: u8 = 1 << 3;
 
 /// The largest length of a slice.
 pub const MAX_SLICE_LENGTH: u32 = (1 << 24) - 1;
@@ -56,6 +60,12 @@ impl ServiceEntry {
     #[must_use]
     pub const fn flags(self) -> u8 {
         (self.0 >> 56) as u8
+    }
+    /// Returns the index in SELECTION of the word that names the former table, if there is one.
+    #[inline(always)]
+    #[must_use]
+    pub const fn former(self) -> Option<u32> {
+        if self.flags() & SERVICE_FORMER == 0 { None } else { self.offset().checked_sub(1) }
     }
     /// Returns the slot that a hash picks. The list must not be empty.
     #[inline(always)]
@@ -222,5 +232,12 @@ mod tests {
         assert_eq!(entry.slot(0), 100);
         assert_eq!(entry.slot(u32::MAX), 102);
         assert_eq!(entry.slot(u32::MAX / 2), 101);
+    }
+
+    #[test]
+    fn the_word_before_a_slice_names_the_former_table() {
+        assert_eq!(ServiceEntry::new(100, 3, SERVICE_MAGLEV).former(), None);
+        assert_eq!(ServiceEntry::new(100, 3, SERVICE_MAGLEV | SERVICE_FORMER).former(), Some(99));
+        assert_eq!(ServiceEntry::new(0, 3, SERVICE_FORMER).former(), None, "no word is before the first");
     }
 }

@@ -7,6 +7,7 @@ use proxy_common::flow::{
     FLOW_CLOSING, FLOW_DECAPSULATED, FLOW_ENCAPSULATE, FLOW_FIN_BACKEND, FLOW_FIN_CLIENT, FLOW_OUTER_IPV6,
     Flow,
 };
+use proxy_common::frontend::Frontend;
 use proxy_common::selection::BackendRef;
 use proxy_common::timeouts::limits_index;
 
@@ -106,10 +107,22 @@ pub enum Sender {
 ///
 /// None if the packet opens a new connection that happens to have the ports of one that has ended.
 #[inline(always)]
-pub fn lookup<F: Family>(parsed: &Parsed<F::Address>, service: u32) -> Option<(Found, &'static FlowOf<F>)> {
+pub fn lookup<F: Family>(
+    parsed: &Parsed<F::Address>,
+    frontend: &Frontend,
+) -> Option<(Found, &'static FlowOf<F>)> {
+    lookup_if::<F>(parsed, |service| frontend.owns_flows_of(service))
+}
+
+/// As [`lookup`], of a Service whose entries' id the caller tells.
+#[inline(always)]
+pub fn lookup_if<F: Family>(
+    parsed: &Parsed<F::Address>,
+    is_services: impl FnOnce(u32) -> bool,
+) -> Option<(Found, &'static FlowOf<F>)> {
     let (found, flow) = find::<F>(&parsed.key)?;
     let ended = flow.state == FLOW_CLOSING || flow.flags & FLOW_FIN_CLIENT != 0;
-    let belongs = flow.service == service && flow.is_clients(&parsed.key);
+    let belongs = is_services(flow.service) && flow.is_clients(&parsed.key);
     (belongs && !(parsed.is_syn() && ended)).then_some((found, flow))
 }
 

@@ -22,54 +22,50 @@ pub fn claim<F: Family>(
     frontend: Frontend,
     admit: impl FnOnce(Frontend) -> Result<Frontend, Verdict>,
 ) -> Result<Frontend, NextStage> {
-    if is_other_modes::<F>(parsed, frontend.needs_no_flow_entry()) {
+    if is_other_modes::<F>(parsed, frontend.may_lack_flow_entry()) {
         return Err(UNTOUCHED.into());
     }
     let frontend = admit(frontend).map_err(|refusal| if is_older() { UNTOUCHED } else { refusal })?;
     if is_older() {
-        check_owner::<F>(parsed, frontend.service, frontend.needs_no_flow_entry())?;
+        check_owner::<F>(parsed, &frontend)?;
     }
     Ok(frontend)
 }
 
 /// Whether a packet for a frontend is the other mode's, whichever side sent it.
 ///
-/// A director `needs_no_entry` of its connections.
+/// A director's connections `may_lack_entry`.
 #[inline(always)]
-fn is_other_modes<F: Family>(parsed: &Parsed<F::Address>, needs_no_entry: bool) -> bool {
+fn is_other_modes<F: Family>(parsed: &Parsed<F::Address>, may_lack_entry: bool) -> bool {
     match parsed.role() {
-        Role::Midstream => is_newer() && began_before::<F>(parsed, needs_no_entry),
+        Role::Midstream => is_newer() && began_before::<F>(parsed, may_lack_entry),
         Role::Datagram => is_older(),
         Role::Opening => false,
     }
 }
 
 #[inline(never)]
-fn began_before<F: Family>(parsed: &Parsed<F::Address>, needs_no_entry: bool) -> bool {
+fn began_before<F: Family>(parsed: &Parsed<F::Address>, may_lack_entry: bool) -> bool {
     match flow::find::<F>(&parsed.key) {
         Some((found, flow)) if flow.is_clients(&parsed.key) => found.backend.is_none(),
-        _ => !(needs_no_entry && owns_unknown(parsed.key.protocol)),
+        _ => !(may_lack_entry && owns_unknown(parsed.key.protocol)),
     }
 }
 
 /// Leaves a packet to the other mode if its connection began after this mode gave way.
 ///
-/// `other_mode` enters such a connection, in a stage with a stack of its own. A director that
-/// `needs_no_entry` could otherwise not tell it from its own.
+/// `other_mode` enters such a connection, in a stage with a stack of its own. A director, whose connections
+/// may lack an entry, could otherwise not tell it from its own.
 #[inline(always)]
-fn check_owner<F: Family>(
-    parsed: &Parsed<F::Address>,
-    service: u32,
-    needs_no_entry: bool,
-) -> Result<(), NextStage> {
-    match age::<F>(parsed, service) {
+fn check_owner<F: Family>(parsed: &Parsed<F::Address>, frontend: &Frontend) -> Result<(), NextStage> {
+    match age::<F>(parsed, frontend.port_service(), frontend.service) {
         KNOWN => Ok(()),
-        UNKNOWN if needs_no_entry && owns_unknown(parsed.key.protocol) => Ok(()),
+        UNKNOWN if frontend.may_lack_flow_entry() && owns_unknown(parsed.key.protocol) => Ok(()),
         UNKNOWN => Err(UNTOUCHED.into()),
         _ => {
             let scratch = F::scratch().ok_or(NO_ROOM)?;
             // SAFETY: this CPU's own, and no other program of ours runs on it until this packet is finished.
-            unsafe { (&raw mut (*scratch).service).write(service) };
+            unsafe { (&raw mut (*scratch).service).write(frontend.port_service()) };
             Err(NextStage::TrackOtherMode)
         }
     }
@@ -86,8 +82,8 @@ const LATER: u32 = 2;
 ///
 /// A SYN may be forged, so it ends no connection: it goes where the connection goes.
 #[inline(never)]
-fn age<F: Family>(parsed: &Parsed<F::Address>, service: u32) -> u32 {
-    match flow::lookup::<F>(parsed, service) {
+fn age<F: Family>(parsed: &Parsed<F::Address>, port: u32, list: u32) -> u32 {
+    match flow::lookup_if::<F>(parsed, |service| service == port || service == list) {
         Some((found, _)) if found.backend.is_none() => LATER,
         Some(_) => KNOWN,
         None if parsed.is_syn() => LATER,

@@ -136,7 +136,7 @@ fn serve<P: Packet, O: Header, F: Header, E: Encapsulation>(
     let suits = |packet: &P, backend: &Backend<F::Address>| {
         !is_for_pod || is_addressed::<P, O, F>(packet, &backend.address)
     };
-    if let Some((found, _)) = flow::lookup::<F>(inner, frontend.service)
+    if let Some((found, _)) = flow::lookup::<F>(inner, frontend)
         && let Some(backend) = backend::lookup_keeper::<F>(found.backend, inner)
     {
         if backend.is_local()
@@ -173,14 +173,14 @@ fn serve<P: Packet, O: Header, F: Header, E: Encapsulation>(
         if inner.is_syn() && verdict.reason() == Reason::SentOnward {
             // The director goes on to send the connection's packets here. Once this node has heard of the
             // backend that they name, and of a further change, no slot would tell where the connection is.
-            let owner = Owner { backend: chosen, service: frontend.service, flags: 0 };
+            let owner = Owner { backend: chosen, service: frontend.port_service(), flags: 0 };
             flow::remember::<F>(inner, &owner)?;
         }
         return Ok(verdict);
     }
     packet.claim_delivery().map_err(|_| HAND_TO_TC)?;
     let outer = if O::HEADER == V6::HEADER { FLOW_OUTER_IPV6 } else { 0 };
-    let owner = Owner { backend: chosen, service: frontend.service, flags: FLOW_DECAPSULATED | outer };
+    let owner = Owner { backend: chosen, service: frontend.port_service(), flags: FLOW_DECAPSULATED | outer };
     let destination = (backend.address, backend.port);
     let client_port = flow::create::<F>(inner, &destination, &owner)?;
     decapsulate::<P, O, F, E>(*packet, inner, client_port, &destination)

@@ -53,7 +53,7 @@ fn store_handoff<F: Family>(
     // SAFETY: this CPU's own, and no other program of ours runs on it before this packet is done with.
     unsafe {
         (*scratch).backend = reference.0;
-        (*scratch).service = frontend.service;
+        (*scratch).service = frontend.port_service();
         (*scratch).flags = flags;
     }
     true

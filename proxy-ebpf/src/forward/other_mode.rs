@@ -21,7 +21,7 @@ pub fn track<P: Packet, F: Header>(packet: P) -> Verdict {
     // SAFETY: as in `mode_change::check_owner`.
     let service = unsafe { (&raw const (*scratch).service).read() };
     if let Ok(parsed) = parse::<P, F>(&packet, ETHERNET, Side::Uplink) {
-        if let Some((found, _)) = flow::lookup::<F>(&parsed, service) {
+        if let Some((found, _)) = flow::lookup_if::<F>(&parsed, |other| other == service) {
             flow::track::<P, F>(&packet, &parsed, found, Sender::Client);
         } else {
             let owner = Owner { backend: BackendRef::NONE, service, flags: 0 };

@@ -4,7 +4,9 @@
 //! The receiving node knows the sender by its address. A masqueraded pod's packet has the node's own address,
 //! so only the sending node can tell the two apart.
 
-use proxy_common::frontend::{FRONTEND_DSR, FrontendKey, SCOPE_ENCAPSULATED, SCOPE_EXTERNAL};
+use proxy_common::frontend::{
+    FRONTEND_DSR, FRONTEND_DSR_ENDS, FrontendKey, SCOPE_ENCAPSULATED, SCOPE_EXTERNAL,
+};
 use proxy_common::vip::VipKey;
 use proxy_common::way::{FOU_PORT, PEER_NODE};
 use proxy_common::{Addr4, Addr6};
@@ -158,7 +160,8 @@ fn is_of_node<P: Packet, F: Family>(packet: P, source: &F::Address) -> bool {
 /// Whether the frontend exists and nodes send each other its packets.
 #[inline(always)]
 fn is_direct<F: Family>(address: F::Address, port: u16, protocol: u8, scope: u8) -> bool {
-    F::frontend_flags(&FrontendKey { address, port, protocol, scope }) & FRONTEND_DSR != 0
+    let flags = F::frontend_flags(&FrontendKey { address, port, protocol, scope });
+    flags & (FRONTEND_DSR | FRONTEND_DSR_ENDS) != 0
 }
 
 /// Whether an address is a Service's, or that of a node, which may have NodePorts.

@@ -126,7 +126,7 @@ fn serve<P: Packet, F: Header>(
     parsed: &Parsed<F::Address>,
     frontend: &Frontend,
 ) -> Result<Verdict, NextStage> {
-    let Some((found, entry)) = flow::lookup::<F>(parsed, frontend.service) else {
+    let Some((found, entry)) = flow::lookup::<F>(parsed, frontend) else {
         return open::<P, F>(packet, parsed, frontend);
     };
     let Some(backend) = backend::lookup_keeper::<F>(found.backend, parsed) else {
@@ -162,7 +162,7 @@ fn open<P: Packet, F: Header>(
     let reference = affinity::choose::<F>(frontend, parsed, slot);
     let backend = F::backend(reference).ok_or_else(|| backend::verdict_of_none(frontend))?;
     trace::step(Step::Backend, reference.id());
-    let owner = Owner { backend: reference, service: frontend.service, flags: 0 };
+    let owner = Owner { backend: reference, service: frontend.port_service(), flags: 0 };
     if backend.address == parsed.key.source {
         return Err(snat::hand_over_new::<F>(backend, &owner));
     }

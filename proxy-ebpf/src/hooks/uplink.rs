@@ -3,7 +3,7 @@
 use proxy_common::backend::Backend;
 use proxy_common::flow::FLOW_ENCAPSULATE;
 use proxy_common::fragment::Side;
-use proxy_common::frontend::{FRONTEND_DSR, Frontend};
+use proxy_common::frontend::Frontend;
 use proxy_common::part::Part;
 use proxy_common::selection::{BackendRef, Slot};
 use proxy_common::trace::Step;
@@ -166,7 +166,7 @@ fn choose<F: Family>(parsed: &Parsed<F::Address>, frontend: &Frontend) -> Result
             return Ok(Choice { backend, reference, connection: Connection::BySlot });
         }
     }
-    if let Some((found, entry)) = flow::lookup::<F>(parsed, frontend.service)
+    if let Some((found, entry)) = flow::lookup::<F>(parsed, frontend)
         && let Some(backend) = F::backend(found.backend)
         && parsed.role().keeps(backend.flags)
     {
@@ -179,7 +179,8 @@ fn choose<F: Family>(parsed: &Parsed<F::Address>, frontend: &Frontend) -> Result
     if needs_entry {
         slot = backend::select_slot::<F>(frontend, &parsed.key);
     }
-    let chosen = affinity::choose::<F>(frontend, parsed, slot);
+    let former = if parsed.is_midstream() { backend::former_owner::<F>(frontend, &parsed.key) } else { None };
+    let chosen = former.unwrap_or_else(|| affinity::choose::<F>(frontend, parsed, slot));
     let reference = second_chance_backend::<F>(frontend, parsed, slot, chosen);
     let backend = F::backend(reference).ok_or_else(|| backend::verdict_of_none(frontend))?;
     Ok(Choice { backend, reference, connection: Connection::New })
@@ -200,7 +201,7 @@ fn second_chance_backend<F: Family>(
     let exists = |other| F::backend(other).is_some();
     let has_entry =
         |backend: &Backend<F::Address>| backend.is_local() && !backend::pod_takes::<F>(backend, &parsed.key);
-    if frontend.needs_no_flow_entry() && F::backend(chosen).is_some_and(has_entry) {
+    if frontend.may_lack_flow_entry() && F::backend(chosen).is_some_and(has_entry) {
         slot.second_chance(chosen, parsed.role(), exists)
     } else {
         chosen
@@ -228,7 +229,7 @@ fn send<P: Packet, F: Header>(
         renew(packet);
         return snat::translate_known::<P, F>(packet, parsed);
     }
-    let is_dsr = frontend.flags & FRONTEND_DSR != 0;
+    let is_dsr = frontend.returns_directly(parsed.role());
     let (may_go_to_pod, flags) = match connection {
         Connection::Known(found, _) => (found.is_encapsulated(), 0),
         Connection::BySlot => (true, 0),
@@ -238,7 +239,7 @@ fn send<P: Packet, F: Header>(
         renew(packet);
         return Err(NextStage::ToPod);
     }
-    let owner = Owner { backend: reference, service: frontend.service, flags: 0 };
+    let owner = Owner { backend: reference, service: frontend.port_service(), flags: 0 };
     if backend.is_local() {
         packet.claim_delivery().map_err(|_| HAND_TO_TC)?;
         renew(packet);

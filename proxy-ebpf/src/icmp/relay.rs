@@ -6,7 +6,6 @@ use core::mem::offset_of;
 use proxy_common::backend::Backend;
 use proxy_common::checksum::Difference;
 use proxy_common::flow::{FLOW_ENCAPSULATE, FLOW_REPLY, FlowKey};
-use proxy_common::frontend::FRONTEND_DSR;
 use proxy_common::selection::BackendRef;
 use proxy_common::verdict::Reason;
 use proxy_common::way::FOU_PORT;
@@ -17,7 +16,7 @@ use crate::flow;
 use crate::forward::nat::difference;
 use crate::forward::route::{self, NextHop};
 use crate::forward::{decap, dsr_node, dsr_pod};
-use crate::header::{ETHERNET, IcmpHeader, Ports, Tcp, Udp, has_ports, protocol};
+use crate::header::{ETHERNET, IcmpHeader, Ports, Tcp, Udp, has_connections, has_ports, protocol};
 use crate::icmp::quoted::{MAX_OFFSET, QUOTE};
 use crate::maps::family::{Family, FlowOf, KeyOf};
 use crate::maps::{mode, observe, peers};
@@ -114,8 +113,13 @@ fn choose<F: Family>(key: &KeyOf<F>) -> Next {
     if node_flow::is_about_nodes::<F>(key) {
         return Next::End(UNTOUCHED);
     }
-    if frontend.flags & FRONTEND_DSR == 0 || !mode::owns_unknown(key.protocol) {
+    if !frontend.may_have_dsr() || !mode::owns_unknown(key.protocol) {
         return Next::End(unknown());
+    }
+    let former =
+        if has_connections(key.protocol) { backend::former_owner::<F>(&frontend, key) } else { None };
+    if let Some(owner) = former {
+        return send_as::<F>(key, owner);
     }
     let slot = backend::select_slot::<F>(&frontend, key);
     send_as::<F>(key, backend::keeper::<F>(slot, key.protocol))

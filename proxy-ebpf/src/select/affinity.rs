@@ -60,7 +60,7 @@ pub fn track<P: Packet, F: Family>(
 /// It looks the connection up once more: the walk's stack has no room to remember it.
 #[inline(never)]
 fn enter<F: Family>(frontend: &Frontend, parsed: &Parsed<F::Address>) -> bool {
-    let Some((found, _)) = flow::lookup::<F>(parsed, frontend.service) else {
+    let Some((found, _)) = flow::lookup::<F>(parsed, frontend) else {
         return false;
     };
     let key = key_of::<F>(frontend, (parsed.key.source, AFFINITY_CLIENT));
@@ -72,8 +72,7 @@ fn enter<F: Family>(frontend: &Frontend, parsed: &Parsed<F::Address>) -> bool {
 /// One service port has one affinity over all its frontends.
 #[inline(always)]
 fn key_of<F: Family>(frontend: &Frontend, (client, kind): (F::Address, u32)) -> AffinityKey<F::Address> {
-    let service = if frontend.cluster_service != 0 { frontend.cluster_service } else { frontend.service };
-    AffinityKey { client, service, kind }
+    AffinityKey { client, service: frontend.port_service(), kind }
 }
 
 /// The purpose of asking for a client's backend.

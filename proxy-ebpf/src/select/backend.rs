@@ -3,8 +3,8 @@
 use proxy_common::backend::Backend;
 use proxy_common::flow::FlowKey;
 use proxy_common::frontend::{
-    FRONTEND_AFFINITY, FRONTEND_DSR, FRONTEND_KIND_NODE_PORT, Frontend, FrontendKey, SCOPE_ENCAPSULATED,
-    SCOPE_EXTERNAL, SCOPE_INTERNAL,
+    FRONTEND_AFFINITY, FRONTEND_DSR, FRONTEND_DSR_ENDS, FRONTEND_KIND_NODE_PORT, FRONTEND_WAS_CLUSTER,
+    Frontend, FrontendKey, SCOPE_ENCAPSULATED, SCOPE_EXTERNAL, SCOPE_INTERNAL,
 };
 use proxy_common::hash::{client_hash, flow_hash};
 use proxy_common::rules::Role;
@@ -15,6 +15,7 @@ use proxy_common::way::{PEER_NODE, PEER_SELF};
 
 use crate::header::has_connections;
 use crate::maps::family::{Family, KeyOf};
+use crate::maps::global::{KEY, global_by_family, store_key, stored_key};
 use crate::maps::{self, peers};
 use crate::packet::Parsed;
 use crate::trace;
@@ -54,7 +55,7 @@ pub fn lookup_encapsulated<F: Family>(tuple: &KeyOf<F>) -> Option<Frontend> {
         found => found,
     };
     found.filter(|frontend| {
-        frontend.flags & FRONTEND_DSR != 0
+        frontend.may_have_dsr()
             && (frontend.kind() != FRONTEND_KIND_NODE_PORT
                 || peers::peer::<F>(&tuple.destination) & PEER_NODE != 0)
     })
@@ -88,6 +89,43 @@ pub fn slot_of(service: ServiceEntry, hash: u32) -> Slot {
         Some(word) => Slot(*word),
         None => Slot::default(),
     }
+}
+
+/// The owner that a connection without a flow entry had in the table before this one.
+///
+/// That is a former table of the list, or the Cluster list if the traffic policy was Cluster. The agent keeps it, and
+/// lets no slot of the list settle, until each of its connections has an entry or has ended.
+#[inline(always)]
+pub fn former_owner<F: Family>(frontend: &Frontend, key: &KeyOf<F>) -> Option<BackendRef> {
+    store_key::<F>(KEY, key);
+    // With affinity every connection has an entry, and another hash chooses the slots.
+    let is_by_slot = frontend.flags & FRONTEND_AFFINITY == 0;
+    let was_cluster = if is_by_slot { frontend.flags & FRONTEND_WAS_CLUSTER } else { 0 };
+    let list = if was_cluster != 0 { frontend.cluster_service } else { frontend.service };
+    let owner = BackendRef(global_former_owner::<F>(list, was_cluster));
+    (!owner.is_none()).then_some(owner)
+}
+
+global_by_family! {
+    fn global_former_owner = former_owner4 | former_owner6(list: u32, was_cluster: u32) -> u32, former_owner_body
+}
+
+#[inline(always)]
+fn former_owner_body<F: Family>(list: u32, was_cluster: u32) -> u32 {
+    let key = stored_key::<F>(KEY);
+    key.and_then(|key| find_former_owner::<F>(list, was_cluster != 0, key)).map_or(0, |owner| owner.0)
+}
+
+#[inline(always)]
+fn find_former_owner<F: Family>(list: u32, was_cluster: bool, key: &KeyOf<F>) -> Option<BackendRef> {
+    let service = ServiceEntry(*maps::SERVICES.get(list)?);
+    let former = match service.former() {
+        Some(word) => ServiceEntry(*maps::SELECTION.get(word)?),
+        None if was_cluster && service.length() != 0 => service,
+        None => return None,
+    };
+    let owner = keeper::<F>(slot_of(former, flow_hash(key)), key.protocol);
+    F::backend(owner).map(|_| owner)
 }
 
 /// The verdict about a packet without a backend.
@@ -157,7 +195,7 @@ pub fn other_owner<F: Family>(frontend: &Frontend, key: &KeyOf<F>) -> Option<Bac
 pub fn is_pods_answer<F: Family>(key: &KeyOf<F>) -> bool {
     let FlowKey { source: address, source_port: port, protocol, .. } = *key;
     let flags = F::frontend_flags(&FrontendKey { address, port, protocol, scope: SCOPE_EXTERNAL });
-    flags & FRONTEND_DSR != 0 && !peers::is_own::<F>(&address)
+    flags & (FRONTEND_DSR | FRONTEND_DSR_ENDS) != 0 && !peers::is_own::<F>(&address)
 }
 
 /// Whether a backend's pod can take a packet unchanged: nothing translates the port there, and no pod has an

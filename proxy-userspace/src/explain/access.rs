@@ -3,9 +3,10 @@
 use proxy_common::Address;
 use proxy_common::config::global;
 use proxy_common::frontend::{
-    FRONTEND_DSR, FRONTEND_INSIDE_ONLY, FRONTEND_KIND_CLUSTER_IP, FRONTEND_KIND_EXTERNAL_IP,
-    FRONTEND_KIND_LOAD_BALANCER, FRONTEND_KIND_NODE_PORT, FRONTEND_LISTENER, FRONTEND_LOCAL,
-    FRONTEND_SOURCE_RANGES, Frontend, FrontendKey, SCOPE_EXTERNAL, SCOPE_INTERNAL,
+    FRONTEND_DSR, FRONTEND_DSR_ENDS, FRONTEND_INSIDE_ONLY, FRONTEND_KIND_CLUSTER_IP,
+    FRONTEND_KIND_EXTERNAL_IP, FRONTEND_KIND_LOAD_BALANCER, FRONTEND_KIND_NODE_PORT, FRONTEND_LISTENER,
+    FRONTEND_LOCAL, FRONTEND_SOURCE_RANGES, FRONTEND_WAS_CLUSTER, Frontend, FrontendKey, SCOPE_EXTERNAL,
+    SCOPE_INTERNAL,
 };
 use proxy_common::rules::Role;
 use proxy_common::source_range::NEAR;
@@ -34,7 +35,7 @@ impl<A: Address, T: Tables<A>> Walker<'_, A, T> {
         if self.is_of_pod() && frontend.flags & proxy_common::frontend::FRONTEND_NODE_ONLY != 0 {
             return Err(not_ours("the frontend is for processes of the node alone"));
         }
-        if self.is_other_modes(packet, frontend.needs_no_flow_entry()) {
+        if self.is_other_modes(packet, frontend.may_lack_flow_entry()) {
             return Err(not_ours("the connection belongs to the other mode of the mode change"));
         }
         let admitted =
@@ -55,7 +56,11 @@ impl<A: Address, T: Tables<A>> Walker<'_, A, T> {
         let words = [
             kind(frontend),
             if scope == SCOPE_INTERNAL { "internal" } else { "external" },
-            if has(FRONTEND_DSR) { "dsr" } else { "snat" },
+            match (has(FRONTEND_DSR), has(FRONTEND_DSR_ENDS)) {
+                (true, _) => "dsr",
+                (false, true) => "snat (dsr for older connections)",
+                (false, false) => "snat",
+            },
         ];
         let text = format!("{} {}", self.label(frontend.service), words.join(", "));
         self.note("frontend", text, "FRONTENDS*");
@@ -158,10 +163,11 @@ impl<A: Address, T: Tables<A>> Walker<'_, A, T> {
         }
         let mut frontend = frontend;
         let is_direct = || self.peer(&packet.key.destination) & PEER_NODE != 0 && !is_inside;
-        if frontend.flags & FRONTEND_DSR != 0 && frontend.kind() == FRONTEND_KIND_NODE_PORT && !is_direct() {
-            frontend.flags &= !FRONTEND_DSR;
+        if frontend.may_have_dsr() && frontend.kind() == FRONTEND_KIND_NODE_PORT && !is_direct() {
+            frontend.flags &= !(FRONTEND_DSR | FRONTEND_DSR_ENDS | FRONTEND_WAS_CLUSTER);
         }
-        let has_other_list = frontend.flags & FRONTEND_LOCAL != 0 && frontend.cluster_service != 0;
+        let has_other_list =
+            frontend.flags & FRONTEND_LOCAL != 0 && frontend.cluster_service != frontend.service;
         if has_other_list && frontend.kind() != FRONTEND_KIND_CLUSTER_IP && is_near {
             let flags = frontend.flags & !FRONTEND_LOCAL;
             return Ok(Frontend { service: frontend.cluster_service, flags, ..frontend });
@@ -204,25 +210,25 @@ impl<A: Address, T: Tables<A>> Walker<'_, A, T> {
     }
 
     /// Whether a packet for a frontend is the other mode's, whichever side sent it.
-    fn is_other_modes(&mut self, packet: &Packet<A>, needs_no_entry: bool) -> bool {
+    fn is_other_modes(&mut self, packet: &Packet<A>, may_lack_entry: bool) -> bool {
         match packet.role() {
             Role::Opening => false,
             Role::Datagram => self.is_older(),
             Role::Midstream if !self.is_newer() => false,
             Role::Midstream => match self.find(&packet.key) {
                 Some(found) if found.flow.is_clients(&packet.key) => found.backend().is_none(),
-                _ => !(needs_no_entry && self.owns_unknown(packet.key.protocol)),
+                _ => !(may_lack_entry && self.owns_unknown(packet.key.protocol)),
             },
         }
     }
 
     /// Ends the walk if the other mode has the connection, or gets it because it begins now.
     fn check_owner(&mut self, packet: &Packet<A>, frontend: &Frontend) -> Part<()> {
-        let is_owned = match self.lookup(packet, frontend.service) {
+        let is_owned = match self.lookup(packet, frontend) {
             Some(found) => !found.backend().is_none(),
             None if packet.is_syn() => false,
             None => {
-                frontend.needs_no_flow_entry()
+                frontend.may_lack_flow_entry()
                     && has_connections(packet.key.protocol)
                     && self.owns_unknown(packet.key.protocol)
             }

@@ -7,7 +7,7 @@ use proxy_common::affinity::{AFFINITY_CLIENT, Affinity, AffinityKey};
 use proxy_common::backend::Backend;
 use proxy_common::frontend::{
     FRONTEND_AFFINITY, FRONTEND_DSR, FRONTEND_KIND_CLUSTER_IP, FRONTEND_KIND_NODE_PORT, FRONTEND_LOCAL,
-    Frontend,
+    FRONTEND_WAS_CLUSTER, Frontend,
 };
 use proxy_common::hash::{client_hash, flow_hash, mix};
 use proxy_common::rules::Role;
@@ -75,7 +75,7 @@ impl<A: Address, T: Tables<A>> Walker<'_, A, T> {
                 return Ok(Choice { backend, reference, connection: Connection::BySlot });
             }
         }
-        let found = self.lookup(packet, frontend.service);
+        let found = self.lookup(packet, frontend);
         self.note_flow(found.as_ref());
         if let Some(found) = found
             && let Some(backend) = self.backend(found.backend())
@@ -91,16 +91,22 @@ impl<A: Address, T: Tables<A>> Walker<'_, A, T> {
         if needs_entry {
             slot = self.select_slot(frontend, packet);
         }
-        let (chosen, by) = self.by_affinity(packet, frontend, slot);
+        let is_midstream = packet.role() == Role::Midstream;
+        let former = self.former_owner(packet, frontend).filter(|_| is_midstream);
+        let (chosen, by) = match former {
+            Some(owner) => (owner, ""),
+            None => self.by_affinity(packet, frontend, slot),
+        };
         self.note_list(frontend);
         let reference = self.second_chance(frontend, packet, slot, chosen);
         let backend = self.backend(reference).ok_or_else(|| self.no_backend(frontend))?;
-        self.note_backend(
-            frontend,
-            packet,
-            &backend,
-            if reference == chosen { by } else { "a second chance" },
-        );
+        if reference != chosen {
+            self.note_backend(frontend, packet, &backend, "a second chance");
+        } else if former.is_some() {
+            self.note_former(&backend);
+        } else {
+            self.note_backend(frontend, packet, &backend, by);
+        }
         Ok(Choice { backend, reference, connection: Connection::New })
     }
 
@@ -134,6 +140,21 @@ impl<A: Address, T: Tables<A>> Walker<'_, A, T> {
         self.tables.slot(entry.slot(hash(frontend, packet)))
     }
 
+    /// Returns the owner that a connection without a flow entry had in the table before this one.
+    fn former_owner(&self, packet: &Packet<A>, frontend: &Frontend) -> Option<BackendRef> {
+        let was_cluster = frontend.flags & (FRONTEND_WAS_CLUSTER | FRONTEND_AFFINITY) == FRONTEND_WAS_CLUSTER;
+        let list = if was_cluster { frontend.cluster_service } else { frontend.service };
+        let entry = self.tables.service(list)?;
+        let former = match entry.former() {
+            Some(word) => ServiceEntry(self.tables.slot(word).0),
+            None if was_cluster && entry.length() != 0 => entry,
+            None => return None,
+        };
+        let slot = self.tables.slot(former.slot(flow_hash(&packet.key)));
+        let owner = slot.owner(packet.role(), |owner| self.backend(owner).map(|backend| backend.flags));
+        self.backend(owner).map(|_| owner)
+    }
+
     /// Returns the backend of a client's affinity, else the slot's owner, and a word for which of both.
     fn by_affinity(
         &mut self,
@@ -159,7 +180,7 @@ impl<A: Address, T: Tables<A>> Walker<'_, A, T> {
         owner: BackendRef,
         role: Role,
     ) -> (BackendRef, &'static str) {
-        let service = if frontend.cluster_service != 0 { frontend.cluster_service } else { frontend.service };
+        let service = frontend.port_service();
         let key = AffinityKey { client, service, kind };
         self.keys.affinities.push(key);
         let kept = self.tables.affinity(&key).unwrap_or_default();
@@ -218,7 +239,7 @@ impl<A: Address, T: Tables<A>> Walker<'_, A, T> {
         chosen: BackendRef,
     ) -> BackendRef {
         let has_entry = |backend: Backend<A>| backend.is_local() && !self.pod_takes(&backend, packet);
-        if frontend.needs_no_flow_entry() && self.backend(chosen).is_some_and(has_entry) {
+        if frontend.may_lack_flow_entry() && self.backend(chosen).is_some_and(has_entry) {
             slot.second_chance(chosen, packet.role(), |other| self.backend(other).is_some())
         } else {
             chosen
@@ -262,6 +283,11 @@ impl<A: Address, T: Tables<A>> Walker<'_, A, T> {
             text = format!("{text}; {} Local", policy(frontend));
         }
         self.note("list", text, "SERVICES, SELECTION");
+    }
+
+    fn note_former(&mut self, backend: &Backend<A>) {
+        let text = format!("{}: its slot of the table that the list had before", endpoint(backend));
+        self.note("backend", text, "SELECTION, BACKENDS*");
     }
 
     fn note_backend(&mut self, frontend: &Frontend, packet: &Packet<A>, backend: &Backend<A>, by: &str) {

@@ -14,7 +14,7 @@ use proxy_common::frontend::{
 };
 use proxy_common::hop::{Device, Hop};
 use proxy_common::node_flow::node_port_bit;
-use proxy_common::selection::{BackendRef, HintKey, ServiceEntry, Slot};
+use proxy_common::selection::{BackendRef, HintKey, SERVICE_FORMER, ServiceEntry, Slot};
 use proxy_common::source_range::CLUSTER;
 use proxy_common::timeouts::Timeouts;
 use proxy_common::verdict::Program;
@@ -287,7 +287,7 @@ impl Shop {
             let key = FrontendKey { address: v4("192.0.2.1"), port: HTTP, protocol: 6, scope };
             let affinity_seconds = if flags & FRONTEND_AFFINITY == 0 { 0 } else { 600 };
             let frontend =
-                Frontend { service, flags: BALANCER | flags, affinity_seconds, ..Frontend::default() };
+                Frontend { service, cluster_service: service, flags: BALANCER | flags, affinity_seconds };
             self.0.frontends.push((key, frontend));
         }
         self
@@ -300,6 +300,14 @@ impl Shop {
     pub fn list(&mut self, owners: &[BackendRef]) -> u32 {
         let slots: Vec<Slot> = owners.iter().copied().map(Slot::settled_on).collect();
         self.0.add_list(&slots, 0)
+    }
+
+    /// Adds a list with slots of one backend, after a table with those of another one.
+    pub fn list_after(&mut self, old: BackendRef, new: BackendRef) -> u32 {
+        let former = self.list(&[old]);
+        let former = self.0.services[former as usize];
+        self.0.selection.push(Slot(former.0));
+        self.0.add_list(&[Slot::unsettled(new, new)], SERVICE_FORMER)
     }
 
     pub fn walk(&self, program: Program, from: &str, to: &str, flags: u8) -> Walk {

@@ -5,6 +5,7 @@ use proxy_common::config::global;
 use proxy_common::flow::{
     FLOW_CLOSING, FLOW_DATAGRAM, FLOW_ESTABLISHED, FLOW_FIN_BACKEND, FLOW_FIN_CLIENT, FLOW_SYN, Flow, FlowKey,
 };
+use proxy_common::frontend::Frontend;
 use proxy_common::hash::{flow_hash, mix};
 use proxy_common::selection::BackendRef;
 use proxy_common::timeouts::{FLOW_QUIET, silence};
@@ -52,14 +53,14 @@ impl<A: Address, T: Tables<A>> Walker<'_, A, T> {
     }
 
     /// Returns the entry of a client's packet to a Service.
-    pub fn lookup(&mut self, packet: &Packet<A>, service: u32) -> Option<Found<A>> {
+    pub fn lookup(&mut self, packet: &Packet<A>, frontend: &Frontend) -> Option<Found<A>> {
         if self.past == Past::Ignored {
             return None;
         }
         let found = self.find(&packet.key)?;
         let flow = &found.flow;
         let has_ended = flow.state == FLOW_CLOSING || flow.flags & FLOW_FIN_CLIENT != 0;
-        let belongs = flow.service == service && flow.is_clients(&packet.key);
+        let belongs = frontend.owns_flows_of(flow.service) && flow.is_clients(&packet.key);
         (belongs && !(packet.is_syn() && has_ended)).then_some(found)
     }
 

@@ -5,7 +5,7 @@ use proxy_common::addr::unmapped;
 use proxy_common::backend::Backend;
 use proxy_common::config::global;
 use proxy_common::flow::{FLOW_ENCAPSULATE, Flow};
-use proxy_common::frontend::{FRONTEND_DSR, Frontend};
+use proxy_common::frontend::Frontend;
 use proxy_common::hop::{HOP_NEIGHBOUR, HOP_SECONDS, HOP_XDP, Hop};
 use proxy_common::selection::BackendRef;
 use proxy_common::verdict::Reason;
@@ -37,7 +37,7 @@ impl<A: Address, T: Tables<A>> Walker<'_, A, T> {
             let to = (found.flow.destination, found.flow.destination_port);
             return Ok(self.by_snat(packet, choice.reference, to, Some(source)));
         }
-        let is_dsr = frontend.flags & FRONTEND_DSR != 0;
+        let is_dsr = frontend.returns_directly(packet.role());
         let may_go_to_pod = match &choice.connection {
             Connection::Known(found) => found.flow.flags & FLOW_ENCAPSULATE != 0,
             Connection::BySlot => true,

@@ -205,7 +205,7 @@ impl<A: Address, T: Tables<A>> Walker<'_, A, T> {
             self.snat_reply(packet)?;
         }
         let frontend = self.admitted(packet)?;
-        let found = self.lookup(packet, frontend.service);
+        let found = self.lookup(packet, &frontend);
         self.note_flow(found.as_ref());
         let kept = found.and_then(|found| {
             let backend = self.backend(found.backend())?;

@@ -6,8 +6,8 @@ use proxy_common::affinity::{Affinity, AffinityKey};
 use proxy_common::config::{SHARE_ALONE, SHARE_NEWER, SHARE_OLDER, global};
 use proxy_common::flow::{FLOW_ESTABLISHED, FLOW_REWRITE_DESTINATION, Flow, FlowKey};
 use proxy_common::frontend::{
-    FRONTEND_AFFINITY, FRONTEND_DSR, FRONTEND_KIND_NODE_PORT, FRONTEND_KIND_SHIFT, FRONTEND_LOCAL,
-    FRONTEND_SOURCE_RANGES, Frontend, FrontendKey, SCOPE_EXTERNAL,
+    FRONTEND_AFFINITY, FRONTEND_DSR, FRONTEND_DSR_ENDS, FRONTEND_KIND_NODE_PORT, FRONTEND_KIND_SHIFT,
+    FRONTEND_LOCAL, FRONTEND_SOURCE_RANGES, Frontend, FrontendKey, SCOPE_EXTERNAL,
 };
 use proxy_common::hash::flow_hash;
 use proxy_common::hop::{HOP_NEIGHBOUR, HOP_XDP, Hop};
@@ -335,6 +335,29 @@ fn dsr_sends_by_the_slot_and_tells_what_does_not_fit() {
 }
 
 #[test]
+fn an_older_connection_goes_by_the_table_before() {
+    for (flags, forwarding) in
+        [(FRONTEND_DSR, "dsr"), (FRONTEND_DSR_ENDS, "snat (dsr for older connections)")]
+    {
+        let mut shop = Shop::new();
+        let way = shop.0.add_way("10.0.0.2", 1500, WAY_IPV4);
+        let [old, new] = ["10.1.0.1", "10.1.0.2"].map(|address| shop.backend(address, WELL, way));
+        let list = shop.list_after(old, new);
+        let shop = shop.frontend(list, flags);
+        let walk = |flags| shop.walk(Program::XdpIngress, "198.51.100.7:40000", "192.0.2.1:80", flags);
+        let older = walk(ACK);
+        assert_eq!(ends(&older), (Reason::SentDsr, ""));
+        let backend = step(&older, "backend");
+        assert!(
+            backend.starts_with("10.1.0.1:8080")
+                && backend.contains("its slot of the table that the list had before")
+        );
+        assert!(step(&older, "frontend").ends_with(forwarding), "{}", step(&older, "frontend"));
+        assert!(step(&walk(SYN), "backend").starts_with("10.1.0.2:8080"));
+    }
+}
+
+#[test]
 fn a_pod_reaches_itself_by_a_hairpin_and_others_by_the_stack() {
     let mut shop = Shop::new();
     let pod = shop.backend("10.1.0.1", HERE, 0);
@@ -390,7 +413,9 @@ fn a_node_port_leaves_the_nodes_own_connections_alone() {
     shop.0.add_node_port(port);
     let key = FrontendKey { address: v4("10.0.0.1"), port, protocol: 6, scope: SCOPE_EXTERNAL };
     let flags = FRONTEND_KIND_NODE_PORT << FRONTEND_KIND_SHIFT;
-    shop.0.frontends.push((key, Frontend { service: list, flags, ..Frontend::default() }));
+    shop.0
+        .frontends
+        .push((key, Frontend { service: list, cluster_service: list, flags, ..Frontend::default() }));
     let ends_of = |flags| ends(&shop.walk(Program::TcIngress, "198.51.100.7:443", "10.0.0.1:30080", flags)).0;
     assert_eq!(ends_of(SYN), Reason::ServedLocal);
     assert_eq!(ends_of(SYN | ACK), Reason::NotOurs, "the answer to a connection from the node's port 30080");
@@ -405,7 +430,9 @@ fn ipv6_walks_the_same_way() {
     let pod = tables.add_backend((v6("fd00::1"), 8080_u16.to_be()), HERE, 0);
     let service = tables.add_list(&[Slot::settled_on(pod)], 0);
     let key = FrontendKey { address: v6("2001:db8::1"), port: HTTP, protocol: 6, scope: SCOPE_EXTERNAL };
-    tables.frontends.push((key, Frontend { service, flags: BALANCER, ..Frontend::default() }));
+    tables
+        .frontends
+        .push((key, Frontend { service, cluster_service: service, flags: BALANCER, ..Frontend::default() }));
     let frame = tcp(socket("[2001:db8:9::7]:40000"), socket("[2001:db8::1]:80"), SYN);
     let walk = walk_family(&tables, Program::XdpIngress, DEVICE, &frame, Past::Known);
     assert_eq!(verdict(&walk).backend, Some(socket("[fd00::1]:8080")));

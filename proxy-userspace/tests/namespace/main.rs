@@ -46,6 +46,7 @@ mod refusals;
 mod resize;
 mod rights;
 mod routed;
+mod service_change;
 mod shared_ports;
 mod snat_ports;
 mod survival;

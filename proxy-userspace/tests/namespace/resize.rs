@@ -117,6 +117,12 @@ fn no_connection_is_cut_by_other_snat_ports() -> Result<()> {
     no_connection_is_cut_by(&ranges)
 }
 
+/// Half of the connections are silent meanwhile: only the former tables lead to those by DSR.
+#[test]
+fn no_connection_is_cut_by_maglev_tables_of_another_size() -> Result<()> {
+    no_connection_is_cut_by(&[&["--maglev-table-size", "251"], &["--maglev-table-size", "1021"]])
+}
+
 #[test]
 fn a_restart_gives_the_flow_tables_the_size_of_the_setting() -> Result<()> {
     let mut cluster = own(1, 1)?;

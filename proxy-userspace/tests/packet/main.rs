@@ -24,6 +24,7 @@ mod errors;
 mod figures;
 mod flood;
 mod flows;
+mod former_table;
 mod fou;
 mod fragment_sides;
 mod fragments;

@@ -15,12 +15,13 @@ use millrace::node::Topology;
 use proxy_common::addr::unmapped;
 use proxy_common::backend::{BACKEND_EXISTS, BACKEND_LOCAL, BACKEND_READY, BACKEND_SERVING};
 use proxy_common::frontend::{
-    FRONTEND_AFFINITY, FRONTEND_DSR, FRONTEND_INSIDE_ONLY, FRONTEND_LOCAL, FRONTEND_NODE_ONLY,
-    FRONTEND_SOURCE_RANGES, Frontend, SCOPE_ENCAPSULATED, SCOPE_EXTERNAL,
+    FRONTEND_AFFINITY, FRONTEND_DSR, FRONTEND_DSR_ENDS, FRONTEND_INSIDE_ONLY, FRONTEND_LOCAL,
+    FRONTEND_NODE_ONLY, FRONTEND_SOURCE_RANGES, FRONTEND_WAS_CLUSTER, Frontend, SCOPE_ENCAPSULATED,
+    SCOPE_EXTERNAL,
 };
 use proxy_common::hop::{DEVICE_XDP, Device};
 use proxy_common::selection::{
-    BackendRef, HINT_MEMBER, HINT_POD, SERVICE_ELSEWHERE, SERVICE_MAGLEV, ServiceEntry, Slot,
+    BackendRef, HINT_MEMBER, HINT_POD, SERVICE_ELSEWHERE, SERVICE_FORMER, SERVICE_MAGLEV, ServiceEntry, Slot,
 };
 use proxy_common::source_range::{CLUSTER, NEAR};
 use proxy_common::vip::{VIP_CLUSTER_IP, VIP_EXTERNAL};
@@ -203,6 +204,8 @@ fn frontend(value: &Frontend) -> String {
         (FRONTEND_SOURCE_RANGES, "closed"),
         (FRONTEND_NODE_ONLY, "node only"),
         (FRONTEND_INSIDE_ONLY, "inside only"),
+        (FRONTEND_DSR_ENDS, "dsr ends"),
+        (FRONTEND_WAS_CLUSTER, "was cluster"),
     ];
     let (service, cluster) = (value.service, value.cluster_service);
     format!("service {service}, cluster {cluster}, kind {}, {}", value.kind(), flags(value.flags, &names))
@@ -212,7 +215,11 @@ fn service(entry: ServiceEntry) -> String {
     if entry.0 == 0 {
         return "nothing".to_owned();
     }
-    let names = [(u32::from(SERVICE_ELSEWHERE), "elsewhere"), (u32::from(SERVICE_MAGLEV), "maglev")];
+    let names = [
+        (u32::from(SERVICE_ELSEWHERE), "elsewhere"),
+        (u32::from(SERVICE_MAGLEV), "maglev"),
+        (u32::from(SERVICE_FORMER), "after another"),
+    ];
     let flags = flags(u32::from(entry.flags()), &names);
     format!("{} slots from {}, {flags}", entry.length(), entry.offset())
 }

@@ -4,14 +4,15 @@ use std::net::{IpAddr, SocketAddr};
 
 use proxy_common::flow::FlowKey;
 use proxy_common::frontend::{
-    FRONTEND_AFFINITY, FRONTEND_DSR, FRONTEND_INSIDE_ONLY, FRONTEND_KIND_CLUSTER_IP,
+    FRONTEND_AFFINITY, FRONTEND_DSR, FRONTEND_DSR_ENDS, FRONTEND_INSIDE_ONLY, FRONTEND_KIND_CLUSTER_IP,
     FRONTEND_KIND_LOAD_BALANCER, FRONTEND_KIND_NODE_PORT, FRONTEND_KIND_SHIFT, FRONTEND_LISTENER,
-    FRONTEND_LOCAL, FRONTEND_NODE_ONLY, FRONTEND_SOURCE_RANGES, Frontend, FrontendKey, SCOPE_ENCAPSULATED,
-    SCOPE_EXTERNAL, SCOPE_INTERNAL,
+    FRONTEND_LOCAL, FRONTEND_NODE_ONLY, FRONTEND_SOURCE_RANGES, FRONTEND_WAS_CLUSTER, Frontend, FrontendKey,
+    SCOPE_ENCAPSULATED, SCOPE_EXTERNAL, SCOPE_INTERNAL,
 };
 use proxy_common::hash::{client_hash, flow_hash, hint};
 use proxy_common::selection::{
-    BackendRef, HintKey, SERVICE_ELSEWHERE, SERVICE_MAGLEV, SERVICE_VACANT, ServiceEntry, Slot,
+    BackendRef, HintKey, SERVICE_ELSEWHERE, SERVICE_FORMER, SERVICE_MAGLEV, SERVICE_VACANT, ServiceEntry,
+    Slot,
 };
 use proxy_common::vip::{FILTER_SERVED, FILTER_VIP};
 use proxy_common::{Addr4, Addr6, Address};
@@ -87,6 +88,18 @@ impl ServiceBuilder<'_> {
     /// Gives it Direct Server Return, and so a Maglev slice.
     pub fn dsr(mut self) -> Self {
         self.flags |= FRONTEND_DSR;
+        self
+    }
+
+    /// Gives it a Maglev slice, and frontends that had Direct Server Return before.
+    pub fn dsr_ends(mut self) -> Self {
+        self.flags |= FRONTEND_DSR_ENDS;
+        self
+    }
+
+    /// Gives it the external traffic policy Local, after policy Cluster.
+    pub fn was_cluster(mut self) -> Self {
+        self.flags |= FRONTEND_LOCAL | FRONTEND_WAS_CLUSTER;
         self
     }
 
@@ -216,8 +229,7 @@ impl ServiceBuilder<'_> {
         let (id, entry) = self.write_list(&listed, elsewhere);
         let cluster_id = match (local, self.has_cluster_list) {
             (true, true) => self.write_list(&all, 0).0,
-            (true, false) => 0,
-            (false, _) => id,
+            (true, false) | (false, _) => id,
         };
         for (prefix, length) in &self.source_ranges {
             self.bed.source_range(id, *prefix, *length);
@@ -232,7 +244,7 @@ impl ServiceBuilder<'_> {
     fn write_list(&self, endpoints: &[Endpoint], flags: u8) -> (u32, ServiceEntry) {
         let bed = self.bed;
         let id = bed.next_service.replace(bed.next_service.get() + 1);
-        let maglev = self.flags & FRONTEND_DSR != 0;
+        let maglev = self.flags & (FRONTEND_DSR | FRONTEND_DSR_ENDS) != 0;
         let length = match endpoints.len() as u32 {
             0 => 0,
             _ if maglev => self.maglev_slots,
@@ -272,7 +284,9 @@ impl ServiceBuilder<'_> {
     {
         let affinity_seconds = if self.flags & FRONTEND_AFFINITY == 0 { 0 } else { 10800 };
         let external = Frontend { service, cluster_service, flags: self.flags, affinity_seconds };
-        let flags = self.flags & !(FRONTEND_LOCAL | FRONTEND_DSR | FRONTEND_INSIDE_ONLY);
+        let outside =
+            FRONTEND_LOCAL | FRONTEND_WAS_CLUSTER | FRONTEND_DSR | FRONTEND_DSR_ENDS | FRONTEND_INSIDE_ONLY;
+        let flags = self.flags & !outside;
         let internal = if self.inside_local {
             Frontend { flags: flags | FRONTEND_LOCAL, ..external }
         } else {
@@ -325,6 +339,13 @@ impl Service {
         self.endpoints[slot as usize % self.endpoints.len()]
     }
 
+    /// Returns the backend of a client's frame by the Cluster list, whose table is as long.
+    #[must_use]
+    pub fn cluster_choice(&self, frame: &Frame) -> Endpoint {
+        let slot = self.slot_index(frame) - self.entry.offset();
+        self.cluster_endpoints[slot as usize % self.cluster_endpoints.len()]
+    }
+
     /// Removes a backend from the list's members: clients with it by affinity get another one.
     pub fn forget_member(&self, bed: &Bed, backend: BackendRef) {
         bed.remove::<HintKey, u32>("HINTS", &HintKey::member(self.id, backend));
@@ -351,6 +372,35 @@ impl Service {
         let [current, settled] = [current, settled].map(|index| self.endpoints[index].reference);
         let slot = Slot::unsettled(current, settled);
         bed.write_slots(self.entry.offset(), &vec![slot; self.entry.length() as usize]);
+    }
+
+    /// Replaces the table by one whose slots all belong to one endpoint. In the former one, all belong
+    /// to another; both are indices.
+    pub fn replace_table(&mut self, bed: &Bed, current: usize, former: usize) {
+        let [current, former] = [current, former].map(|index| self.endpoints[index].reference);
+        let before = self.entry;
+        bed.write_slots(before.offset(), &vec![Slot::settled_on(former); before.length() as usize]);
+        let length = before.length() + 2;
+        let word = bed.next_slot.replace(bed.next_slot.get() + 1 + length);
+        bed.write_slots(word, &[Slot(ServiceEntry::new(before.offset(), before.length(), 0).0)]);
+        bed.write_slots(word + 1, &vec![Slot::unsettled(current, current); length as usize]);
+        self.entry = ServiceEntry::new(word + 1, length, before.flags() | SERVICE_FORMER);
+        bed.set::<u64>("SERVICES", self.id, self.entry.0);
+    }
+
+    /// Forgets the former table, and settles the slots.
+    pub fn forget_table(&mut self, bed: &Bed, current: usize) {
+        let Self { entry, endpoints, .. } = self;
+        let slot = Slot::settled_on(endpoints[current].reference);
+        *entry = ServiceEntry::new(entry.offset(), entry.length(), entry.flags() & !SERVICE_FORMER);
+        bed.write_slots(entry.offset(), &vec![slot; entry.length() as usize]);
+        bed.set::<u64>("SERVICES", self.id, self.entry.0);
+    }
+
+    /// Empties the list. A former table stays.
+    pub fn empty(&self, bed: &Bed) {
+        let Self { entry, .. } = self;
+        bed.set::<u64>("SERVICES", self.id, ServiceEntry::new(entry.offset(), 0, entry.flags()).0);
     }
 
     /// Empties the list. Its slots stay.

@@ -10,6 +10,7 @@ use proxy_common::selection::{BackendRef, HintKey, ServiceEntry, Slot};
 use proxy_common::way::Way;
 
 use super::change::{BackendEntry, BackendId, Extent, FrontendAt, RangeAt};
+use super::former_table::FormerTable;
 use super::slot_allocator::slot_at;
 use super::vips::Vips;
 use super::{Backends, Capacities, Frontends, Nodes, Plan, Ranges, Services, SlotAllocator};
@@ -92,6 +93,7 @@ impl Plan {
             ranges: Ranges::default(),
             vips: Vips::default(),
             nodes: Nodes::new(capacities.ways),
+            dsr_endings: BTreeMap::new(),
             fresh: BTreeMap::new(),
             gone: BTreeSet::new(),
             pending: BTreeSet::new(),
@@ -110,13 +112,10 @@ impl Plan {
         slots: &[Slot],
         now: Duration,
     ) -> BTreeSet<Extent> {
-        let mut slices: BTreeSet<Extent> = BTreeSet::new();
+        let (mut slices, mut formers): (BTreeSet<Extent>, Vec<_>) = Default::default();
         for (id, name, entry) in services {
             let slice = Extent { offset: entry.offset(), length: entry.length() };
-            let end = slice.offset.checked_add(slice.length).filter(|end| *end <= self.capacities.slots);
-            let before = slices.range(..Extent { offset: end.unwrap_or(0), length: 0 }).next_back();
-            let overlaps = before.is_some_and(|before| before.offset + before.length > slice.offset);
-            if slice.length > 0 && (end.is_none() || overlaps) {
+            if slice.length > 0 && !self.is_apart(&slices, slice) {
                 self.services.adopt(id, &name, REJECTED_WORD, Vec::new());
                 continue;
             }
@@ -126,8 +125,46 @@ impl Plan {
             if slice.length > 0 {
                 slices.insert(slice);
             }
+            formers.push((id, entry));
+        }
+        // After all slices: a wrong word costs its own list the former table, and no other list its slots.
+        for (id, entry) in formers {
+            self.adopt_former(id, entry, slots, &mut slices, now);
         }
         slices
+    }
+
+    /// Takes over the former table of a list, unless its word or its slots are another's. The next
+    /// sync then writes the list's word without it.
+    fn adopt_former(
+        &mut self,
+        id: u32,
+        entry: ServiceEntry,
+        slots: &[Slot],
+        slices: &mut BTreeSet<Extent>,
+        now: Duration,
+    ) {
+        let Some(word) = entry.former() else { return };
+        let named = ServiceEntry(slot_at(slots, word).0);
+        let slice = Extent { offset: named.offset(), length: named.length() };
+        let former = FormerTable { word, slice, since: now, is_over: false };
+        let mut with = slices.clone();
+        for extent in former.extents() {
+            if extent.length == 0 || !self.is_apart(&with, extent) {
+                return;
+            }
+            with.insert(extent);
+        }
+        *slices = with;
+        self.services.set_former(id, Some(former));
+    }
+
+    /// Returns whether a run of slots is inside the map and meets none of these.
+    fn is_apart(&self, slices: &BTreeSet<Extent>, slice: Extent) -> bool {
+        let end = slice.offset.checked_add(slice.length).filter(|end| *end <= self.capacities.slots);
+        let Some(end) = end else { return false };
+        let before = slices.range(..Extent { offset: end, length: 0 }).next_back();
+        before.is_none_or(|before| before.offset + before.length <= slice.offset)
     }
 }
 

@@ -11,6 +11,8 @@ use proxy_common::way::Way;
 
 use super::adopt::slots_of;
 use super::change::{BackendEntry, BackendId, FrontendAt, RangeAt};
+use super::former_table::FormerTable;
+use super::slot_allocator::slot_at;
 use super::{Found, Plan};
 use crate::model::Family;
 
@@ -53,7 +55,10 @@ impl Plan {
     }
 
     fn slots_match(&self, found: &Found) -> bool {
-        self.services.all().all(|(_, state)| state.slots == slots_of(&found.slots, state.slice()))
+        self.services.all().all(|(_, state)| {
+            let names = |former: FormerTable| slot_at(&found.slots, former.word).0 == former.entry().0;
+            state.slots == slots_of(&found.slots, state.slice()) && state.former.is_none_or(names)
+        })
     }
 
     fn backends_match(&self, found: &Found) -> bool {

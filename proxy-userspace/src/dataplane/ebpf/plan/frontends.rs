@@ -1,6 +1,7 @@
 //! Frontends and the service ports that own them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use proxy_common::frontend::{
@@ -112,6 +113,23 @@ pub fn wanted(port: &ServicePort, ids: ListIds) -> BTreeMap<FrontendAt, Frontend
     port.frontends.iter().map(|frontend| (at(port, frontend), value(port, frontend, ids))).collect()
 }
 
+/// Returns the frontends for a port's NodePorts of other nodes, which the model has only under Direct
+/// Server Return.
+pub fn encapsulated(port: &ServicePort) -> Vec<model::Frontend> {
+    let is_node_port = |frontend: &&model::Frontend| {
+        frontend.kind == FrontendKind::NodePort && frontend.scope == Scope::External
+    };
+    let any = |frontend: &model::Frontend| {
+        let address = match frontend.address {
+            SocketAddr::V4(at) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, at.port())),
+            SocketAddr::V6(at) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, at.port())),
+        };
+        model::Frontend { address, scope: Scope::Encapsulated, ..*frontend }
+    };
+    let found: BTreeSet<_> = port.frontends.iter().filter(is_node_port).map(any).collect();
+    found.into_iter().collect()
+}
+
 /// Returns the key of a frontend.
 pub fn at(port: &ServicePort, frontend: &model::Frontend) -> FrontendAt {
     let scope = match frontend.scope {
@@ -122,33 +140,40 @@ pub fn at(port: &ServicePort, frontend: &model::Frontend) -> FrontendAt {
     FrontendAt { address: frontend.address, protocol: port.protocol.number(), scope }
 }
 
-fn value(port: &ServicePort, frontend: &model::Frontend, ids: ListIds) -> Frontend {
+/// Returns the value of a frontend.
+pub fn value(port: &ServicePort, frontend: &model::Frontend, ids: ListIds) -> Frontend {
     let kind = match frontend.kind {
         FrontendKind::ClusterIp => FRONTEND_KIND_CLUSTER_IP,
         FrontendKind::NodePort => FRONTEND_KIND_NODE_PORT,
         FrontendKind::ExternalIp => FRONTEND_KIND_EXTERNAL_IP,
         FrontendKind::LoadBalancer => FRONTEND_KIND_LOAD_BALANCER,
     };
-    // A client of a ClusterIP is inside the cluster. It may have no route for replies from the
-    // backend's node.
-    let is_for_clients = frontend.kind != FrontendKind::ClusterIp && frontend.scope != Scope::Internal;
-    let dsr = port.forwarding == Forwarding::Dsr && is_for_clients;
+    let service = match frontend.list {
+        List::Cluster => ids.cluster,
+        List::Local => ids.local,
+    };
     Frontend {
-        service: match frontend.list {
-            List::Cluster => ids.cluster,
-            List::Local => ids.local,
-        },
-        cluster_service: ids.cluster,
+        service,
+        cluster_service: if ids.cluster == 0 { service } else { ids.cluster },
         flags: kind << FRONTEND_KIND_SHIFT
             | restriction(port, frontend)
             | flag(is_listener(port, frontend), FRONTEND_LISTENER)
-            | flag(dsr, FRONTEND_DSR)
+            | flag(has_dsr(port, frontend), FRONTEND_DSR)
             | flag(frontend.scope == Scope::ExternalInside, FRONTEND_INSIDE_ONLY)
             | flag(frontend.address.ip().is_loopback(), FRONTEND_NODE_ONLY)
             | flag(frontend.list == List::Local, FRONTEND_LOCAL)
             | flag(port.affinity_seconds > 0, FRONTEND_AFFINITY),
         affinity_seconds: port.affinity_seconds,
     }
+}
+
+/// Returns whether a frontend of a port has Direct Server Return.
+///
+/// A client of a ClusterIP is inside the cluster. It may have no route for replies from the backend's
+/// node.
+pub fn has_dsr(port: &ServicePort, frontend: &model::Frontend) -> bool {
+    let is_for_clients = frontend.kind != FrontendKind::ClusterIp && frontend.scope != Scope::Internal;
+    port.forwarding == Forwarding::Dsr && is_for_clients
 }
 
 /// Returns a value in the map with the source range flag that the port wants now.

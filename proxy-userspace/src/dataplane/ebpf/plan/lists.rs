@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use proxy_common::name::ServiceName;
 use proxy_common::selection::{
-    BackendRef, MAX_SLICE_LENGTH, SERVICE_ELSEWHERE, SERVICE_MAGLEV, SERVICE_VACANT, ServiceEntry, Slot,
+    BackendRef, MAX_SLICE_LENGTH, SERVICE_ELSEWHERE, SERVICE_MAGLEV, SERVICE_VACANT, Slot,
 };
 
 use super::change::{Change, Extent, Op};
-use super::services::name_of;
-use super::{Fresh, Plan, maglev};
+use super::former_table::{FormerTable, Turn, Wanted, word_of};
+use super::services::{ServiceState, name_of};
+use super::{Fresh, Plan, frontends, maglev};
 use crate::dataplane::ebpf::room::with_spare_room;
-use crate::model::{Algorithm, Family, List, PortKey, ServicePort};
+use crate::model::{Algorithm, Family, Frontend, List, PortKey, ServicePort};
 
 /// A service id and the members for its slots.
 struct Choice {
@@ -23,6 +24,7 @@ struct Choice {
     members: Vec<(SocketAddr, BackendRef)>,
     length: u32,
     flags: u8,
+    turn: Turn,
 }
 
 impl Plan {
@@ -44,6 +46,11 @@ impl Plan {
             .ok_or_else(|| format!("no room for another service: SERVICES holds {room}"))?;
         self.ports.entry(Arc::clone(key)).or_default().services.insert(service);
         let choice = self.choice(key, port, list, service);
+        if choice.turn.goes_by_slot
+            && let Some(state) = self.services.get_mut(service)
+        {
+            state.restart_clock(now);
+        }
         let (changes, missing) = self.plan_slice(choice, now);
         let named = self.services.get(service).is_some_and(|state| state.name_written);
         let name = (!named).then_some(Change::Name(service, Box::new(encoded)));
@@ -65,7 +72,8 @@ impl Plan {
             (count, Algorithm::Random) => (u32::try_from(count).unwrap_or(u32::MAX), 0),
         };
         let elsewhere = if members.is_empty() && port.has_any { SERVICE_ELSEWHERE } else { 0 };
-        Choice { service, family: key.family, members, length, flags: maglev | elsewhere }
+        let turn = self.services.get(service).map(|state| state.turn(wanted(port, list))).unwrap_or_default();
+        Choice { service, family: key.family, members, length, flags: maglev | elsewhere, turn }
     }
 
     /// Returns the length and flags of a Maglev table without members. The table stays while
@@ -86,54 +94,68 @@ impl Plan {
     /// gives the reason.
     fn plan_slice(&mut self, choice: Choice, now: Duration) -> (Vec<Change>, Option<String>) {
         let Some(state) = self.services.get(choice.service) else { return Default::default() };
-        if state.fits(choice.length, choice.flags) {
-            return (self.fill(&choice, state.room), None);
+        let (room, former) = (state.room, state.former);
+        let ends_table = choice.flags & SERVICE_MAGLEV == 0 && state.leaves_table();
+        let leaves = choice.turn.leaves && !choice.members.is_empty() || ends_table;
+        if state.fits(choice.length, choice.flags) && !leaves {
+            return (self.fill(&choice, room, former), None);
         }
         match self.fresh_room(&choice, now) {
-            Ok(room) => (self.fill(&choice, room), None),
+            Ok((room, former)) => (self.fill(&choice, room, former), None),
             Err(why) => {
-                let changes = self.fit_to_room(choice).map(|(choice, room)| self.fill(&choice, room));
+                let changes = self.fit_to_room(choice).map(|(choice, room)| self.fill(&choice, room, former));
                 (changes.unwrap_or_default(), Some(why))
             }
         }
     }
 
-    /// Returns the changes that fill the slice of a service.
-    fn fill(&mut self, choice: &Choice, room: Extent) -> Vec<Change> {
+    /// Returns the changes that fill the slice of a service, and name its former table.
+    fn fill(&mut self, choice: &Choice, room: Extent, former_table: Option<FormerTable>) -> Vec<Change> {
         let Choice { service, length, flags, .. } = *choice;
         let Some(state) = self.services.get(service) else { return Vec::new() };
         let before = state.entry;
         let former = if room == state.room { state.slots.as_slice() } else { &[] };
         let slots = self.slots(choice, former);
         let before_each = former.iter().copied().map(Some).chain(std::iter::repeat(None));
-        let words: Vec<(u32, Slot)> = (room.offset..)
+        let words = (room.offset..)
             .zip(slots.iter().copied())
             .zip(before_each)
             .filter(|((_, slot), before)| Some(*slot) != *before)
-            .map(|(word, _)| word)
-            .collect();
-        let entry = ServiceEntry::new(if length == 0 { 0 } else { room.offset }, length, flags);
+            .map(|(word, _)| word);
+        let named = former_table.filter(|named| state.former != Some(*named));
+        let named = named.map(|named| (named.word, Slot(named.entry().0)));
+        let words: Vec<(u32, Slot)> = named.into_iter().chain(words).collect();
+        let entry = word_of(Extent { offset: room.offset, length }, flags, former_table);
         let mut changes = Vec::new();
         if !words.is_empty() {
             changes.push(Change::Slots { service, words });
         }
         if entry != before {
-            self.fresh.insert(service, Fresh { slots, room });
+            self.fresh.insert(service, Fresh { slots, room, former: former_table });
             changes.push(Change::Service(service, entry));
         }
         changes
     }
 
-    /// Allocates the slots of a slice. On failure, the other services release their spare room for
-    /// a later attempt.
-    fn fresh_room(&mut self, choice: &Choice, now: Duration) -> Result<Extent, String> {
+    /// Allocates the slots of a slice, and one before it if the list needs its former table. On
+    /// failure, the other services release their spare room and all former tables, for a later attempt.
+    fn fresh_room(
+        &mut self,
+        choice: &Choice,
+        now: Duration,
+    ) -> Result<(Extent, Option<FormerTable>), String> {
         let length = choice.length;
         let spare = if choice.flags & SERVICE_MAGLEV == 0 { with_spare_room(length) } else { length };
+        let has_former = |state: &ServiceState| state.former_table(0, now).is_some();
+        let ahead = u32::from(self.services.get(choice.service).is_some_and(has_former));
         for length in [spare, length].into_iter().filter(|_| length <= MAX_SLICE_LENGTH) {
-            if let Some(offset) = self.slot_allocator.allocate(length) {
-                return Ok(Extent { offset, length });
+            if let Some(offset) = self.slot_allocator.allocate(ahead + length) {
+                let state = self.services.get(choice.service).filter(|_| ahead > 0);
+                let former = state.and_then(|state| state.former_table(offset, now));
+                return Ok((Extent { offset: offset + ahead, length }, former));
             }
         }
+        self.end_former_tables(ahead + length);
         for extent in
             self.services.release_spare_room(|id| id == choice.service || self.fresh.contains_key(&id))
         {
@@ -159,9 +181,20 @@ impl Plan {
 
     /// Returns the slots of a slice; `before` holds the present slots, or nothing for a fresh
     /// slice.
+    ///
+    /// The slots of a slice that replaces another one are unsettled, for connections of the other one.
     fn slots(&self, choice: &Choice, before: &[Slot]) -> Vec<Slot> {
-        if choice.flags & SERVICE_MAGLEV == 0 {
-            return choice.members.iter().map(|(_, reference)| Slot::settled_on(*reference)).collect();
+        let is_maglev = choice.flags & SERVICE_MAGLEV != 0;
+        let Some(state) = self.services.get(choice.service) else { return Vec::new() };
+        let has_older = state.has_older() && (choice.turn.goes_by_slot || state.dsr_frontends > 0);
+        let replaces = has_older && before.is_empty();
+        let fresh = |owner| if replaces { Slot::unsettled(owner, owner) } else { Slot::settled_on(owner) };
+        let turns = choice.turn.goes_by_slot && has_older;
+        let turned = |slot: Slot| {
+            if turns && !slot.is_unsettled() { Slot::unsettled(slot.current(), slot.settled()) } else { slot }
+        };
+        if !is_maglev {
+            return choice.members.iter().map(|(_, reference)| fresh(*reference)).collect();
         }
         let exists = |owner: BackendRef| self.backends(choice.family).exists(owner);
         if choice.length == 0 {
@@ -177,7 +210,13 @@ impl Plan {
             .into_iter()
             .filter_map(|owner| choice.members.get(owner).map(|(_, reference)| *reference))
             .zip(former)
-            .map(|(next, slot)| slot.change_owner(next, exists))
+            .map(|(next, slot)| if replaces { fresh(next) } else { turned(slot.change_owner(next, exists)) })
             .collect()
     }
+}
+
+/// Returns what the frontends of a list are to have.
+pub(super) fn wanted(port: &ServicePort, list: List) -> Wanted {
+    let goes_there = |frontend: &Frontend| frontend.list == list && frontends::has_dsr(port, frontend);
+    Wanted { dsr: port.frontends.iter().any(goes_there), affinity: port.affinity_seconds > 0 }
 }

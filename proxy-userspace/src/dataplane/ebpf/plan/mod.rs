@@ -12,13 +12,16 @@
 //!
 //! Read the files in this order: `change` (the operations), `ports` and `lists` (one service port),
 //! `services`, `backends`, `frontends`, `ranges`, `vips` and `nodes` (the mirrors), `record` (the
-//! execution), `adopt`, `unclaimed` and `drift` (the maps of an earlier agent), `slot_settling` and
-//! `id_reclaim` (the collector's part).
+//! execution), `adopt`, `unclaimed` and `drift` (the maps of an earlier agent), `former` and `dsr_ending` (what connections
+//! by Direct Server Return need after a change), `slot_settling` and `id_reclaim` (the collector's part).
 
 mod adopt;
 mod backends;
 mod change;
 mod drift;
+mod dsr_ending;
+mod former;
+mod former_table;
 mod frontends;
 mod id_reclaim;
 mod ids;
@@ -54,6 +57,8 @@ use proxy_common::selection::{BackendRef, ServiceEntry, Slot};
 pub use slot_settling::SettlingRound;
 
 use self::backends::Backends;
+use self::dsr_ending::Ending;
+use self::former_table::FormerTable;
 use self::frontends::Frontends;
 use self::nodes::Nodes;
 use self::ranges::Ranges;
@@ -115,6 +120,8 @@ pub struct Plan {
     ranges: Ranges,
     vips: Vips,
     nodes: Nodes,
+    /// The ports whose connections by Direct Server Return go on without new ones.
+    dsr_endings: BTreeMap<Arc<PortKey>, Ending>,
     /// The slice of the next word until the word is stored, by service id.
     fresh: BTreeMap<u32, Fresh>,
     /// Backends without a port, not yet released.
@@ -139,6 +146,7 @@ struct PortState {
 struct Fresh {
     slots: Vec<Slot>,
     room: Extent,
+    former: Option<FormerTable>,
 }
 
 /// The outcome of a sync so far.
@@ -170,7 +178,8 @@ impl Plan {
         kernel: &mut impl Kernel,
     ) -> SyncReport {
         let mut outcome = Outcome::default();
-        let ops = self.plan_frees(now);
+        let mut ops = self.plan_frees(now);
+        ops.extend(self.plan_former_ends());
         self.carry_out(ops, now, kernel, &mut outcome);
         let ops = self.writes(desired, dirty, now, &mut outcome);
         self.carry_out(ops, now, kernel, &mut outcome);
@@ -241,6 +250,7 @@ impl Plan {
             touched.extend(self.all_backends());
         }
         for key in &due {
+            self.review_dsr(key, desired.ports.get(&**key), now);
             if !self.awaits_endpoints(key, desired) {
                 self.claim_endpoints(key, desired.ports.get(&**key), now, &mut touched, outcome);
             }

@@ -27,7 +27,7 @@ impl Plan {
         outcome: &mut Outcome,
     ) {
         let family = key.family;
-        let losers = port.map(hints_lost).unwrap_or_default();
+        let losers = port.map(|port| self.hints_lost(key, port)).unwrap_or_default();
         let endpoints = port.into_iter().flat_map(|port| {
             port.endpoints.iter().map(|(address, endpoint)| (self.target(port, *address), endpoint))
         });
@@ -99,7 +99,7 @@ impl Plan {
             self.plan_frontends(key, port, &self.served(key, port), ops);
             return;
         };
-        let wanted = self.uncontested(key, frontends::wanted(port, ids), desired, outcome);
+        let wanted = self.uncontested(key, self.wanted_frontends(key, port, ids), desired, outcome);
         self.plan_frontends(key, port, &wanted, ops);
         if !awaits_endpoints {
             self.plan_hints(key, port, ids, now, ops);
@@ -134,7 +134,8 @@ impl Plan {
             let value = self.frontends.value(&at).filter(|value| is_free(&at) && self.is_of(value, key))?;
             Some((at, frontends::restricted(value, port, frontend)))
         };
-        port.frontends.iter().filter_map(served).collect()
+        let of_other_nodes = frontends::encapsulated(port);
+        port.frontends.iter().chain(&of_other_nodes).filter_map(served).collect()
     }
 
     /// Plans the lists in use; `None` if one of them can't be served.
@@ -240,10 +241,10 @@ impl Plan {
     /// Returns the local backends by hint and by pod address. Directors in eBPF mode write the
     /// hint. The pod address finds the pod's lowest endpoint.
     fn wanted_hints(&self, key: &PortKey, port: &ServicePort) -> BTreeMap<u32, BackendRef> {
-        if port.forwarding != Forwarding::Dsr {
+        if !self.may_have_dsr(key, port) {
             return BTreeMap::new();
         }
-        let losers = hints_lost(port);
+        let losers = self.hints_lost(key, port);
         let local = port.endpoints.iter().filter(|(_, endpoint)| endpoint.local);
         let mut hints = BTreeMap::new();
         for (address, _) in local {
@@ -257,6 +258,12 @@ impl Plan {
         }
         hints
     }
+
+    /// Returns the endpoints that lose their hint to a lower address of the port. Only Direct Server
+    /// Return uses hints.
+    fn hints_lost(&self, key: &PortKey, port: &ServicePort) -> BTreeSet<SocketAddr> {
+        if self.may_have_dsr(key, port) { hint_losers(port.endpoints.keys()) } else { BTreeSet::new() }
+    }
 }
 
 /// Returns whether a port has a list, or a frontend that needs it.
@@ -266,13 +273,4 @@ pub(super) fn needs(port: &ServicePort, list: List) -> bool {
         List::Local => port.local.is_some(),
     };
     has_it || port.frontends.iter().any(|frontend| frontend.list == list)
-}
-
-/// Returns the endpoints that lose their hint to a lower address of the port. Only Direct Server
-/// Return uses hints.
-fn hints_lost(port: &ServicePort) -> BTreeSet<SocketAddr> {
-    match port.forwarding {
-        Forwarding::Dsr => hint_losers(port.endpoints.keys()),
-        Forwarding::Snat => BTreeSet::new(),
-    }
 }

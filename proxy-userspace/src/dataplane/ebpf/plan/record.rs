@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use proxy_common::frontend::{FRONTEND_AFFINITY, Frontend};
+use proxy_common::frontend::{FRONTEND_AFFINITY, FRONTEND_WAS_CLUSTER, Frontend};
 use proxy_common::selection::{ServiceEntry, Slot};
 
 use super::backends::Named;
-use super::change::{Change, FrontendAt, Op};
+use super::change::{Change, Extent, FrontendAt, Op};
+use super::former_table::FormerTable;
 use super::ranges::is_of_cluster;
 use super::{Fresh, Kernel, Outcome, Plan};
 use crate::dataplane::SyncFailure;
@@ -75,8 +76,13 @@ impl Plan {
     fn abandon(&mut self, change: &Change, now: Duration) {
         let Change::Service(id, _) = change else { return };
         let Some(fresh) = self.fresh.remove(id) else { return };
-        if self.services.get(*id).is_none_or(|state| state.room != fresh.room) {
-            self.slot_allocator.rest(fresh.room, now);
+        let Some(state) = self.services.get(*id) else { return };
+        let is_used = |former: FormerTable| state.former.is_some_and(|used| used.word == former.word);
+        let word = fresh.former.filter(|former| !is_used(*former));
+        let word = word.map(|former| Extent { offset: former.word, length: 1 });
+        let room = (state.room != fresh.room).then_some(fresh.room);
+        for extent in word.into_iter().chain(room) {
+            self.slot_allocator.rest(extent, now);
         }
     }
 
@@ -141,14 +147,17 @@ impl Plan {
     }
 
     fn record_service(&mut self, id: u32, entry: ServiceEntry, now: Duration) {
-        let Fresh { slots, room } = self.fresh.remove(&id).unwrap_or_default();
+        let Fresh { slots, room, former } = self.fresh.remove(&id).unwrap_or_default();
         let Some(state) = self.services.get_mut(id) else { return };
         state.entry = entry;
         state.slots = slots;
         let before = std::mem::replace(&mut state.room, room);
         if before != room {
-            self.slot_allocator.rest(before, now);
+            let kept = former.map_or(0, |former| former.within(before));
+            let extent = Extent { offset: before.offset + kept, length: before.length - kept };
+            self.slot_allocator.rest(extent, now);
         }
+        self.record_former(id, former, now);
         self.slots_changed(id, now);
     }
 
@@ -183,6 +192,13 @@ impl Plan {
                 state.frontends = state.frontends.saturating_add_signed(by);
                 if value.flags & FRONTEND_AFFINITY != 0 {
                     state.affinities = state.affinities.saturating_add_signed(by);
+                }
+                if value.needs_no_flow_entry() && id == value.service {
+                    state.by_slot = state.by_slot.saturating_add_signed(by);
+                }
+                let was_cluster = value.flags & FRONTEND_WAS_CLUSTER != 0;
+                if value.may_have_dsr() && (id == value.service || was_cluster) {
+                    state.dsr_frontends = state.dsr_frontends.saturating_add_signed(by);
                 }
             }
         }

@@ -8,6 +8,7 @@ use proxy_common::selection::{BackendRef, HINT_MEMBER, SERVICE_MAGLEV, ServiceEn
 
 use super::backends::GRACE;
 use super::change::Extent;
+use super::former_table::FormerTable;
 use super::id_reclaim::RestedId;
 use super::ids::IdPool;
 use crate::model::{Family, List, PortKey};
@@ -28,6 +29,8 @@ pub struct Services {
     unclaimed: BTreeSet<u32>,
     /// Ids with an unsettled slot.
     unsettled: BTreeSet<u32>,
+    /// Ids with a former table.
+    with_former: BTreeSet<u32>,
     /// Ids with unwanted hints, and the first end of a grace period.
     hint_ends: BTreeMap<u32, Duration>,
 }
@@ -59,8 +62,14 @@ pub struct ServiceState {
     pub frontends: usize,
     /// The number of these frontends with session affinity.
     pub affinities: usize,
+    /// The number of frontends whose new connections go by the list's slots alone.
+    pub by_slot: usize,
+    /// The number of frontends with older connections that may go by the list's slots alone, too.
+    pub dsr_frontends: usize,
+    /// The table that the list had before.
+    pub former: Option<FormerTable>,
     /// The time of the last change of each slot, in seconds; empty if all slots are settled.
-    changed: Vec<u32>,
+    pub(super) changed: Vec<u32>,
 }
 
 impl Services {
@@ -76,6 +85,7 @@ impl Services {
             reclaimable: BTreeSet::new(),
             unclaimed: BTreeSet::new(),
             unsettled: BTreeSet::new(),
+            with_former: BTreeSet::new(),
             hint_ends: BTreeMap::new(),
         }
     }
@@ -160,6 +170,22 @@ impl Services {
             state.owner = Some(Arc::clone(owner));
         }
         Some(id)
+    }
+
+    /// Returns the ids with a former table.
+    pub fn with_former(&self) -> impl Iterator<Item = u32> {
+        self.with_former.iter().copied()
+    }
+
+    /// Sets or removes the former table of an id, and returns the one before.
+    pub fn set_former(&mut self, id: u32, former: Option<FormerTable>) -> Option<FormerTable> {
+        let state = self.states.get_mut(&id)?;
+        if former.is_some() {
+            self.with_former.insert(id);
+        } else {
+            self.with_former.remove(&id);
+        }
+        std::mem::replace(&mut state.former, former)
     }
 
     /// Returns the state of an id.
@@ -282,6 +308,7 @@ impl Services {
         self.names_at_rest.remove(&id);
         self.reclaimable.remove(&id);
         self.unsettled.remove(&id);
+        self.with_former.remove(&id);
         if let Some(state) = self.states.remove(&id) {
             self.ids.remove(&state.name);
         }
@@ -303,6 +330,9 @@ impl ServiceState {
             leaving_hints: BTreeMap::new(),
             frontends: 0,
             affinities: 0,
+            by_slot: 0,
+            dsr_frontends: 0,
+            former: None,
             changed: Vec::new(),
         }
     }
@@ -375,7 +405,7 @@ impl ServiceState {
 }
 
 /// Rounds up: a recorded time is never before the change.
-fn seconds(time: Duration) -> u32 {
+pub(super) fn seconds(time: Duration) -> u32 {
     u32::try_from(time.as_secs() + 1).unwrap_or(u32::MAX)
 }
 

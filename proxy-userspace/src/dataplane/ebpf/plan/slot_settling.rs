@@ -6,11 +6,11 @@
 //! come from the slot itself and name its current or its settled owner. So a slot counts only if it
 //! did not change since the round began. The agent clears its bit only if both owners are the same.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use proxy_common::Address;
-use proxy_common::flow::{FLOW_REPLY, Flow, FlowKey};
+use proxy_common::flow::{FLOW_DECAPSULATED, FLOW_REPLY, Flow, FlowKey};
 use proxy_common::hash::{client_hash, flow_hash};
 use proxy_common::rules::LastChange;
 use proxy_common::selection::{BackendRef, Slot};
@@ -22,21 +22,40 @@ use super::{Change, Kernel, Plan};
 const MARGIN: Duration = Duration::from_secs(1);
 
 /// A walk through all flow entries.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct SettlingRound {
     started: Duration,
+    /// The lists to look at for an entry with this service id. The entries of a port have one id,
+    /// whichever of its lists chose the backend.
+    lists: HashMap<u32, Vec<u32>>,
     /// Slots with a flow entry for a living backend other than the current owner.
     disputed: HashSet<u32>,
+    /// Services with an entry of a connection that a director encapsulates.
+    returning: BTreeSet<u32>,
     /// Services not yet settled.
     left: BTreeSet<u32>,
 }
 
 impl Plan {
-    /// Begins a round; `None` if all slots are settled.
+    /// Begins a round; `None` if all slots are settled. A list that no port has claimed yet waits: its
+    /// connections may be those of the port's other list.
     #[must_use]
     pub fn begin_round(&self, now: Duration) -> Option<SettlingRound> {
-        let left: BTreeSet<u32> = self.services.unsettled().collect();
-        (!left.is_empty()).then(|| SettlingRound { started: now, disputed: HashSet::new(), left })
+        let left = self.services.unsettled().chain(self.services.with_former());
+        let left = left.chain(self.services_with_dsr_ending());
+        let is_claimed = |id: &u32| self.services.get(*id).is_some_and(|state| state.owner.is_some());
+        let left: BTreeSet<u32> = left.filter(is_claimed).collect();
+        if left.is_empty() {
+            return None;
+        }
+        let mut lists: HashMap<u32, Vec<u32>> = HashMap::new();
+        for list in &left {
+            let owner = self.services.get(*list).and_then(|state| state.owner.as_ref());
+            let ids =
+                owner.and_then(|owner| self.ports.get(owner)).into_iter().flat_map(|port| &port.services);
+            ids.for_each(|id| lists.entry(*id).or_default().push(*list));
+        }
+        Some(SettlingRound { started: now, lists, left, ..SettlingRound::default() })
     }
 
     /// Compares a flow entry that has not expired with its slot.
@@ -47,13 +66,30 @@ impl Plan {
         flow: &Flow<A>,
         now: Duration,
     ) {
-        if !round.left.contains(&flow.service) {
-            return;
+        let Some(lists) = round.lists.remove(&flow.service) else { return };
+        for service in &lists {
+            self.check_list(round, *service, key, flow, now);
         }
-        let Some(state) = self.services.get(flow.service) else { return };
+        round.lists.insert(flow.service, lists);
+    }
+
+    fn check_list<A: Address>(
+        &self,
+        round: &mut SettlingRound,
+        service: u32,
+        key: &FlowKey<A>,
+        flow: &Flow<A>,
+        now: Duration,
+    ) {
+        // A translated entry has this bit for something else.
+        if flow.flags & FLOW_DECAPSULATED != 0 && !flow.is_translated() {
+            round.returning.insert(service);
+        }
+        let Some(state) = self.services.get(service) else { return };
         let Some((index, slot)) = slot_of(state, key, flow) else { return };
         let backend = BackendRef(flow.backend);
-        let disagrees = slot.is_unsettled() && slot.current() != backend;
+        // A settled slot leads by Direct Server Return, so an entry by SNAT disagrees with any owner.
+        let disagrees = slot.is_unsettled() && (slot.current() != backend || flow.is_translated());
         if disagrees && self.backends(state.family).may_live(backend, now) {
             round.disputed.insert(index);
         }
@@ -71,6 +107,14 @@ impl Plan {
         kernel: &mut impl Kernel,
     ) -> Option<usize> {
         let service = round.left.pop_first()?;
+        let silence = established.saturating_add(MARGIN);
+        self.end_dsr(service, round.started, silence, &round.returning);
+        let former = self.services.get(service).and_then(|state| state.former);
+        if former
+            .is_some_and(|former| round.started.checked_sub(former.since).is_some_and(|age| age > silence))
+        {
+            self.end_former_table(service);
+        }
         let words = self.services.get(service).map(|state| settled_words(state, round, established));
         let words = words.filter(|words| !words.is_empty()).unwrap_or_default();
         let count = words.len();
@@ -85,6 +129,10 @@ impl Plan {
 
 /// Returns the slots of a service that a round settles, and their words.
 fn settled_words(state: &ServiceState, round: &SettlingRound, established: Duration) -> Vec<(u32, Slot)> {
+    // A former table may lead to connections without an entry.
+    if state.former.is_some() {
+        return Vec::new();
+    }
     let slots = (state.entry.offset()..).zip(&state.slots).zip(0..);
     slots
         .filter(|((index, slot), _)| slot.is_unsettled() && !round.disputed.contains(index))

@@ -5,9 +5,11 @@
 //! itself says its addresses and its source ranges.
 
 use super::Plan;
+use super::former_table::Turn;
 use super::frontends::ListIds;
+use super::lists::wanted;
 use super::ports::needs;
-use super::services::name_of;
+use super::services::{ServiceState, name_of};
 use crate::model::{Algorithm, Desired, List, PortKey, ServicePort};
 
 impl Plan {
@@ -45,7 +47,12 @@ impl Plan {
                 return Some(0);
             }
             let id = self.services.unclaimed(&name_of(key, list))?;
-            self.services.get(id).filter(|state| state.is_maglev() == is_maglev).map(|_| id)
+            // What the slots lead must not change before the list can be planned.
+            let stays = |turn: Turn| !turn.goes_by_slot && !turn.leaves;
+            let as_found = |state: &&ServiceState| {
+                state.is_maglev() == is_maglev && stays(state.turn(wanted(port, list)))
+            };
+            self.services.get(id).filter(as_found).map(|_| id)
         };
         Some(ListIds { cluster: id(List::Cluster)?, local: id(List::Local)? })
     }

@@ -10,7 +10,8 @@ use proxy_common::backend::BACKEND_SERVING;
 use proxy_common::flow::FlowKey;
 use proxy_common::rules::Role;
 
-use super::node::{Endpoints, Fate, HOMES, Node, Packet, TIMEOUTS, home};
+use super::node::{Endpoints, Fate, HOMES, Node, Packet, Shape, TIMEOUTS, home};
+use crate::dataplane::ebpf::plan::REST;
 
 /// Number of nodes; the last one has no endpoints.
 const NODES: u8 = HOMES + 1;
@@ -65,6 +66,10 @@ enum Step {
     Collect {
         node: u8,
     },
+    /// The Service is served in another way.
+    Serve {
+        shape: Shape,
+    },
     Wait {
         seconds: u64,
     },
@@ -77,12 +82,24 @@ struct Connection {
     heard: Duration,
     /// Whether its director saw it begin or took it over correctly.
     is_home: bool,
+    /// Whether the endpoint sees an address of the director.
+    is_translated: bool,
+}
+
+/// What became of a packet.
+struct Delivery {
+    /// The endpoint that got it.
+    endpoint: Option<u8>,
+    /// Whether the receiving node chose another one than the director.
+    was_strange: bool,
+    is_translated: bool,
 }
 
 struct World {
     nodes: Vec<Node>,
     stopped: [bool; NODES as usize],
     endpoints: Endpoints,
+    shape: Shape,
     connections: BTreeMap<u16, Connection>,
     now: Duration,
     /// The number of packets that reached the promised endpoint.
@@ -95,14 +112,22 @@ impl World {
         let endpoints: Endpoints = [(0, true), (1, true), (2, true)].into();
         let mut nodes: Vec<_> = (0..NODES).map(|number| Node::new(number, now)).collect();
         for node in &mut nodes {
-            node.sync(&endpoints, now);
+            node.sync(&endpoints, Shape::default(), now);
         }
-        Self { nodes, stopped: Default::default(), endpoints, connections: BTreeMap::new(), now, kept: 0 }
+        Self {
+            nodes,
+            stopped: Default::default(),
+            endpoints,
+            shape: Shape::default(),
+            connections: BTreeMap::new(),
+            now,
+            kept: 0,
+        }
     }
 
     fn sync(&mut self) {
         for (node, _) in self.nodes.iter_mut().zip(self.stopped).filter(|(_, stopped)| !stopped) {
-            node.sync(&self.endpoints, self.now);
+            node.sync(&self.endpoints, self.shape, self.now);
         }
     }
 
@@ -145,6 +170,13 @@ impl World {
                     .for_each(|it| it.is_home = false);
                 self.sync();
             }
+            Step::Serve { shape } => {
+                // The slots of the change before have rested: the fake kernel has few.
+                self.now += REST;
+                self.sync();
+                self.shape = shape;
+                self.sync();
+            }
             Step::Collect { node } => self.nodes[usize::from(node)].collect(self.now),
             Step::Wait { seconds } => {
                 self.now += Duration::from_secs(seconds);
@@ -164,27 +196,33 @@ impl World {
     }
 
     fn open(&mut self, client: u16, director: u8, is_answered: bool) {
-        let fresh = Connection { director, backend: None, heard: self.now, is_home: true };
+        let fresh =
+            Connection { director, backend: None, heard: self.now, is_home: true, is_translated: false };
         let opening = self.connections.entry(client).or_insert(fresh);
         if opening.backend.is_some() {
             return;
         }
         let director = opening.director;
-        let (served, was_strange) = self.send(director, packet(client, Role::Opening));
-        let Some(backend) = served.filter(|_| is_answered) else { return };
+        let Delivery { endpoint, was_strange, is_translated } =
+            self.send(director, packet(client, Role::Opening));
+        let Some(backend) = endpoint.filter(|_| is_answered) else { return };
         // A node without knowledge of the chosen endpoint gives the connection to another endpoint.
         if was_strange || !self.endpoints.contains_key(&backend) {
             self.connections.remove(&client);
             return;
         }
-        let opened = Connection { director, backend: Some(backend), heard: self.now, is_home: true };
+        let opened =
+            Connection { director, backend: Some(backend), heard: self.now, is_home: true, is_translated };
         self.connections.insert(client, opened);
         self.talk(client, false);
     }
 
     fn talk(&mut self, client: u16, is_last: bool) {
         let Some(connection) = self.connections.get(&client) else { return };
-        let Connection { director, backend: Some(backend), heard, is_home } = *connection else { return };
+        let Connection { director, backend: Some(backend), heard, is_home, is_translated } = *connection
+        else {
+            return;
+        };
         let packet = packet(client, Role::Midstream);
         let node = &self.nodes[usize::from(director)];
         // A remembered connection of the same port can't be told from this one.
@@ -193,7 +231,8 @@ impl World {
             || node.owners(&packet.key).contains(&backend) && !self.nodes.iter().any(leads_elsewhere);
         let is_promised = is_home || is_owned();
         let is_silent = self.now.saturating_sub(heard) >= Duration::from_secs(TIMEOUTS.established.into());
-        let (served, _) = self.send(director, Packet { fin: is_last || is_silent, ..packet });
+        let delivery = self.send(director, Packet { fin: is_last || is_silent, ..packet });
+        let served = delivery.endpoint.filter(|_| delivery.is_translated == is_translated);
         if is_promised && !is_silent {
             assert_eq!(served, Some(backend), "client {client} by way of {director}");
             self.kept += 1;
@@ -210,7 +249,7 @@ impl World {
     /// that and another endpoint serves.
     fn tell(&mut self, client: u16, director: u8) {
         let node = &mut self.nodes[usize::from(director)];
-        let (Fate::Served(endpoint) | Fate::Sent { endpoint, .. }) =
+        let (Fate::Served(endpoint) | Fate::Translated(endpoint) | Fate::Sent { endpoint, .. }) =
             node.direct(&packet(client, Role::Datagram), self.now)
         else {
             return;
@@ -219,14 +258,16 @@ impl World {
         self.send(director, packet(client, Role::Datagram));
     }
 
-    /// Returns the endpoint that gets a packet, and whether the receiving node chose another one.
-    fn send(&mut self, director: u8, packet: Packet) -> (Option<u8>, bool) {
+    /// Sends a packet to a director.
+    fn send(&mut self, director: u8, packet: Packet) -> Delivery {
         let mut fate = self.nodes[usize::from(director)].direct(&packet, self.now);
         let (mut was_strange, mut sent_on) = (false, false);
         loop {
+            let delivered = |endpoint, is_translated| Delivery { endpoint, was_strange, is_translated };
             let (endpoint, hint) = match fate {
-                Fate::Served(endpoint) => return (Some(endpoint), was_strange),
-                Fate::Lost => return (None, was_strange),
+                Fate::Served(endpoint) => return delivered(Some(endpoint), false),
+                Fate::Translated(endpoint) => return delivered(Some(endpoint), true),
+                Fate::Lost => return delivered(None, false),
                 Fate::Sent { endpoint, hint } | Fate::Onward { endpoint, hint } => (endpoint, hint),
             };
             fate = self.nodes[usize::from(home(endpoint))].receive(&packet, hint, sent_on, self.now);
@@ -276,6 +317,17 @@ fn seen_late() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// Steps with changes of the Service, and with agents that are away for a while.
+fn served_anew() -> impl Strategy<Value = Step> {
+    let table = prop_oneof![Just(7), Just(13), Just(23)];
+    let shape = (prop::bool::weighted(0.6), any::<bool>(), table)
+        .prop_map(|(is_dsr, is_maglev, table)| Shape { is_dsr, is_maglev, table });
+    prop_oneof![
+        20 => seen_late(),
+        2 => shape.prop_map(|shape| Step::Serve { shape }),
+    ]
+}
+
 /// Steps with packets that move to other directors.
 fn moving() -> impl Strategy<Value = Step> {
     prop_oneof![
@@ -303,6 +355,11 @@ proptest! {
 
     #[test]
     fn a_connection_that_moves_is_kept_by_an_owner_of_its_slot(steps in proptest::collection::vec(moving(), 1..200)) {
+        run(&steps);
+    }
+
+    #[test]
+    fn no_connection_is_cut_by_another_way_or_table(steps in proptest::collection::vec(served_anew(), 1..200)) {
         run(&steps);
     }
 
@@ -370,7 +427,7 @@ fn an_endpoint_that_is_away_for_a_moment_keeps_what_its_director_sends_it_meanwh
     let mut world = World::new();
     let without = world.endpoints.iter().filter(|(number, _)| **number != 1).map(|(n, ready)| (*n, *ready));
     let without: Endpoints = without.collect();
-    world.nodes[usize::from(home(1))].sync(&without, world.now);
+    world.nodes[usize::from(home(1))].sync(&without, world.shape, world.now);
     for client in 0..CLIENTS {
         world.take(&Step::Syn { client, director: HOMES, is_answered: true });
     }
@@ -380,4 +437,92 @@ fn an_endpoint_that_is_away_for_a_moment_keeps_what_its_director_sends_it_meanwh
     }
     assert!(world.connections.values().any(|connection| connection.backend == Some(1)));
     assert_eq!(world.connections.len(), usize::from(CLIENTS));
+}
+
+/// Lets the collectors of all nodes walk several times.
+fn collect_all(world: &mut World) {
+    for (_, node) in (0..9).flat_map(|_| (0..NODES).enumerate()) {
+        world.take(&Step::Collect { node });
+    }
+}
+
+/// The table stays the same, and so do the owners that the connections have.
+#[test]
+fn a_connection_by_snat_outlives_the_begin_of_dsr() {
+    let mut world = World::new();
+    world.take(&Step::Serve { shape: Shape { is_dsr: false, ..Shape::default() } });
+    for client in 0..CLIENTS {
+        world.take(&Step::Syn { client, director: HOMES, is_answered: true });
+    }
+    world.take(&Step::Serve { shape: Shape::default() });
+    for _ in 0..3 {
+        world.take(&Step::Wait { seconds: 5 });
+        collect_all(&mut world);
+        for client in 0..CLIENTS {
+            world.take(&Step::Data { client });
+        }
+    }
+    assert_eq!(world.connections.len(), usize::from(CLIENTS));
+}
+
+/// Only the former table leads to connections that are silent while the Service changes, and while the
+/// collectors look at its slots.
+#[test]
+fn a_silent_connection_outlives_another_table_and_the_end_of_dsr() {
+    let tables = [13, 23, 7].map(|table| Shape { table, ..Shape::default() });
+    for shapes in [&tables[..], &[Shape { is_dsr: false, is_maglev: false, table: 13 }]] {
+        let mut world = World::new();
+        for client in 0..CLIENTS {
+            world.take(&Step::Syn { client, director: (client % 3) as u8, is_answered: true });
+        }
+        for shape in shapes {
+            world.take(&Step::Serve { shape: *shape });
+            collect_all(&mut world);
+            world.take(&Step::Restart { node: HOMES });
+        }
+        for client in 0..CLIENTS {
+            world.take(&Step::Data { client });
+        }
+        assert_eq!(world.connections.len(), usize::from(CLIENTS));
+    }
+}
+
+/// Once no older connection can be left, nothing tells the Service from one that always was so.
+#[test]
+fn nothing_is_left_of_a_change_in_the_end() {
+    let mut world = World::new();
+    let plain = Shape { is_dsr: false, is_maglev: false, table: 13 };
+    for client in 0..CLIENTS {
+        world.take(&Step::Syn { client, director: HOMES, is_answered: true });
+    }
+    world.take(&Step::Serve { shape: Shape { table: 23, ..Shape::default() } });
+    world.take(&Step::Serve { shape: plain });
+    // Connections that are used keep their way, however old the change is.
+    for _ in 0..5 {
+        world.take(&Step::Wait { seconds: 60 });
+        for client in 0..CLIENTS / 2 {
+            world.take(&Step::Data { client });
+        }
+        collect_all(&mut world);
+    }
+    // The director goes by its entries alone. The other nodes still get what it encapsulates.
+    assert_eq!(world.nodes.iter().filter(|node| node.may_have_dsr()).count(), usize::from(HOMES));
+    for client in 0..CLIENTS {
+        world.take(&Step::Close { client });
+    }
+    // The connections by SNAT are none of those that are waited for.
+    for client in CLIENTS..CLIENTS + 10 {
+        world.take(&Step::Syn { client, director: HOMES, is_answered: true });
+    }
+    for _ in 0..6 {
+        world.take(&Step::Wait { seconds: 60 });
+        for client in CLIENTS..CLIENTS + 10 {
+            world.take(&Step::Data { client });
+        }
+        collect_all(&mut world);
+    }
+    world.take(&Step::Wait { seconds: 10 });
+    for node in &world.nodes {
+        assert!(!node.may_have_dsr() && !node.has_former() && node.unsettled() == 0);
+    }
 }

@@ -192,15 +192,16 @@ impl FakeKernel {
                 assert!(self.rested(released.map(|(_, until)| until)), "slot {slot} has not rested");
             }
             assert!(
-                word.current().is_none() || self.lives(word.current()),
-                "slot {slot} names a backend that is not there"
+                word.current().is_none() || self.lives(word.current()) || self.is_table(service, *word),
+                "slot {slot} of service {service}, {:?}, names a backend that is not there: {word:?}",
+                self.services.get(&service)
             );
         }
     }
 
     fn check_service(&self, id: u32, entry: ServiceEntry) {
         assert!(id != 0 && id < CAPACITIES.services);
-        for slot in entry.offset()..entry.offset() + entry.length() {
+        for slot in self.slots_of(entry) {
             assert!(self.service_of(slot).is_none_or(|owner| owner == id), "slices overlap");
             assert!(self.slots.contains_key(&slot), "the slice of service {id} is not written");
         }
@@ -236,9 +237,8 @@ impl FakeKernel {
             Change::Slots { words, .. } => self.slots.extend(words),
             Change::Service(id, entry) => {
                 let before = self.services.insert(id, entry).unwrap_or_default();
-                let kept = entry.offset()..entry.offset() + entry.length();
-                let released = before.offset()..before.offset() + before.length();
-                let released = released.filter(|slot| !kept.contains(slot));
+                let kept = self.slots_of(entry);
+                let released = self.slots_of(before).into_iter().filter(|slot| !kept.contains(slot));
                 self.released_slots.extend(released.map(|slot| (slot, (id, until))));
                 if entry.0 == 0 {
                     self.released_services.insert(id, until);
@@ -274,8 +274,21 @@ impl FakeKernel {
     }
 
     fn service_of(&self, slot: u32) -> Option<u32> {
-        let has = |entry: &ServiceEntry| (entry.offset()..entry.offset() + entry.length()).contains(&slot);
-        self.services.iter().find(|(_, entry)| has(entry)).map(|(id, _)| *id)
+        self.services.iter().find(|(_, entry)| self.slots_of(**entry).contains(&slot)).map(|(id, _)| *id)
+    }
+
+    /// Returns the slots that a word leads to: the slice, and the former table with the word before it.
+    fn slots_of(&self, entry: ServiceEntry) -> BTreeSet<u32> {
+        let of = |entry: ServiceEntry| entry.offset()..entry.offset() + entry.length();
+        let former = entry.former().map(|word| (word, ServiceEntry(self.slots[&word].0)));
+        of(entry).chain(former.into_iter().flat_map(|(word, former)| of(former).chain([word]))).collect()
+    }
+
+    /// Returns whether a slot is the word of a table that a service has, or had before.
+    fn is_table(&self, service: u32, word: Slot) -> bool {
+        let entry = self.services.get(&service).copied().unwrap_or_default();
+        let former = entry.former().map(|word| self.slots[&word].0);
+        former == Some(word.0) || ServiceEntry::new(entry.offset(), entry.length(), 0).0 == word.0
     }
 
     /// Returns whether a service of the family chooses a backend for new connections.

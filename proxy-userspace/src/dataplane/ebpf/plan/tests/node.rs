@@ -7,19 +7,19 @@ use std::time::Duration;
 use proxy_common::Addr4;
 use proxy_common::backend::BACKEND_LOCAL;
 use proxy_common::flow::{
-    FLOW_CLOSING, FLOW_DATAGRAM, FLOW_ENCAPSULATE, FLOW_ESTABLISHED, FLOW_REPLY, FLOW_REWRITE_DESTINATION,
-    FLOW_REWRITE_SOURCE, FLOW_SYN, Flow, FlowKey,
+    FLOW_ANSWERED, FLOW_CLOSING, FLOW_DATAGRAM, FLOW_DECAPSULATED, FLOW_ENCAPSULATE, FLOW_ESTABLISHED,
+    FLOW_REPLY, FLOW_REWRITE_DESTINATION, FLOW_REWRITE_SOURCE, FLOW_SYN, Flow, FlowKey,
 };
-use proxy_common::frontend::FRONTEND_DSR;
+use proxy_common::frontend::{Frontend, SCOPE_EXTERNAL};
 use proxy_common::hash::flow_hash;
 use proxy_common::rules::Role;
-use proxy_common::selection::{BackendRef, Slot};
+use proxy_common::selection::{BackendRef, ServiceEntry, Slot};
 use proxy_common::timeouts::Timeouts;
 
 use super::kernel::{CAPACITIES, FakeKernel};
 use super::world::{address, backend, desired, dsr, key, port};
 use crate::dataplane::ebpf::plan::{BackendEntry, Plan, SettlingRound};
-use crate::model::{Dirty, Family};
+use crate::model::{Algorithm, Dirty, Family};
 
 /// Short, so that entries expire in a test.
 pub const TIMEOUTS: Timeouts = Timeouts { syn: 6, established: 100, closing: 5, datagram: 30 };
@@ -29,6 +29,23 @@ pub const HOMES: u8 = 2;
 
 /// Endpoints by number, and whether each is ready. An endpoint that is not ready still exists.
 pub type Endpoints = BTreeMap<u8, bool>;
+
+/// How the Service is served.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Whether it has Direct Server Return.
+    pub is_dsr: bool,
+    /// Whether it has a Maglev table without Direct Server Return, too.
+    pub is_maglev: bool,
+    /// The length of its Maglev table.
+    pub table: u32,
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        Self { is_dsr: true, is_maglev: true, table: 13 }
+    }
+}
 
 /// A packet of a client.
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +72,8 @@ pub enum Fate {
         endpoint: u8,
         hint: u32,
     },
+    /// The packet goes to this endpoint of another node from an address of this one.
+    Translated(u8),
     Lost,
 }
 
@@ -82,11 +101,18 @@ impl Node {
         }
     }
 
-    pub fn sync(&mut self, endpoints: &Endpoints, now: Duration) {
+    pub fn sync(&mut self, endpoints: &Endpoints, shape: Shape, now: Duration) {
         // Node 0 is the viewer; the others follow in the same order everywhere.
         let seen_from = |endpoint: u8| (home(endpoint) + HOMES + 1 - self.number) % (HOMES + 1);
         let endpoints: Vec<_> = endpoints.iter().map(|(n, ready)| (*n, seen_from(*n), *ready)).collect();
-        let state = desired([(key(0, Family::V4), dsr(port(0, Family::V4, &endpoints)))]);
+        let mut port = port(0, Family::V4, &endpoints);
+        if shape.is_dsr {
+            port = dsr(port);
+        }
+        if shape.is_dsr || shape.is_maglev {
+            port.algorithm = Algorithm::Maglev(shape.table);
+        }
+        let state = desired([(key(0, Family::V4), port)]);
         let dirty = Dirty { ports: [key(0, Family::V4)].into(), ..Dirty::default() };
         self.kernel.begin(now, Vec::new());
         let report = self.plan.sync(&state, &dirty, now, &mut self.kernel);
@@ -133,8 +159,10 @@ impl Node {
 
     /// Handles a packet from a client.
     pub fn direct(&mut self, packet: &Packet, now: Duration) -> Fate {
-        let slot = self.slot(&packet.key).map(|(_, slot)| slot);
-        if let Some(slot) = slot.filter(|slot| !slot.is_unsettled())
+        let Some(frontend) = self.frontend() else { return Fate::Lost };
+        let slot = self.slot(&packet.key);
+        if frontend.needs_no_flow_entry()
+            && !slot.is_unsettled()
             && let Some(entry) = self.backend(slot.current())
             && entry.flags & BACKEND_LOCAL == 0
         {
@@ -143,15 +171,31 @@ impl Node {
         if let Some((reference, entry)) = self.followed(packet, now)
             && self.backend(reference).is_some_and(|entry| packet.role.keeps(entry.flags))
         {
+            let is_translated = self.is_translated(&packet.key);
             self.track(packet, now);
-            return if entry.flags & BACKEND_LOCAL == 0 { sent(entry) } else { Fate::Served(number(entry)) };
+            return match entry.flags & BACKEND_LOCAL {
+                0 if is_translated => Fate::Translated(number(entry)),
+                0 => sent(entry),
+                _ => Fate::Served(number(entry)),
+            };
         }
-        let Some(slot) = slot else { return Fate::Lost };
-        let owner = slot.owner(packet.role, |settled| Some(self.backend(settled)?.flags));
+        let owner = match self.former_owner(packet) {
+            Some(owner) if packet.role == Role::Midstream => owner,
+            _ => slot.owner(packet.role, |settled| Some(self.backend(settled)?.flags)),
+        };
         let is_here = self.backend(owner).is_some_and(|entry| entry.flags & BACKEND_LOCAL != 0);
         let exists = |other| self.backend(other).is_some();
-        let owner = if is_here { slot.second_chance(owner, packet.role, exists) } else { owner };
+        let owner = if is_here && frontend.may_lack_flow_entry() {
+            slot.second_chance(owner, packet.role, exists)
+        } else {
+            owner
+        };
         let Some(entry) = self.backend(owner) else { return Fate::Lost };
+        if entry.flags & BACKEND_LOCAL == 0 && !frontend.returns_directly(packet.role) {
+            self.enter(packet, owner, 0, now);
+            self.translate(&packet.key);
+            return Fate::Translated(number(entry));
+        }
         if entry.flags & BACKEND_LOCAL == 0 {
             self.enter(packet, owner, FLOW_ENCAPSULATE, now);
             return sent(entry);
@@ -162,8 +206,9 @@ impl Node {
 
     /// Handles a packet from another node.
     pub fn receive(&mut self, packet: &Packet, hint: u32, sent_on: bool, now: Duration) -> Fate {
-        let Some((service, slot)) = self.slot(&packet.key) else { return Fate::Lost };
-        let hinted = self.kernel.hints.get(&(service, hint)).copied().unwrap_or(BackendRef::NONE);
+        let Some(frontend) = self.frontend().filter(Frontend::may_have_dsr) else { return Fate::Lost };
+        let slot = self.slot(&packet.key);
+        let hinted = self.kernel.hints.get(&(frontend.service, hint)).copied().unwrap_or(BackendRef::NONE);
         let opens_elsewhere =
             |found: BackendRef| packet.role == Role::Opening && !hinted.is_none() && found != hinted;
         if let Some((reference, entry)) = self.followed(packet, now)
@@ -186,7 +231,7 @@ impl Node {
         };
         let Some(entry) = self.backend(chosen) else { return Fate::Lost };
         if entry.flags & BACKEND_LOCAL != 0 {
-            self.enter(packet, chosen, 0, now);
+            self.enter(packet, chosen, FLOW_DECAPSULATED, now);
             return Fate::Served(number(entry));
         }
         if sent_on { Fate::Lost } else { Fate::Onward { endpoint: number(entry), hint: entry.hint } }
@@ -199,7 +244,7 @@ impl Node {
 
     /// Returns the owners of a connection's slot.
     pub fn owners(&self, key: &FlowKey<Addr4>) -> Vec<u8> {
-        let slot = self.slot(key).map_or(Slot::default(), |(_, slot)| slot);
+        let slot = self.slot(key);
         [slot.current(), slot.settled()]
             .iter()
             .filter_map(|owner| Some(number(self.backend(*owner)?)))
@@ -215,17 +260,52 @@ impl Node {
             .count()
     }
 
+    /// Returns whether the frontend may have connections by Direct Server Return.
+    pub fn may_have_dsr(&self) -> bool {
+        self.frontend().is_some_and(|frontend| frontend.may_have_dsr())
+    }
+
+    /// Returns whether a list has a former table.
+    pub fn has_former(&self) -> bool {
+        self.kernel.services.values().any(|entry| entry.former().is_some())
+    }
+
     /// Returns the `BACKEND_*` bits of an endpoint.
     pub fn flags(&self, endpoint: u8) -> u8 {
         let wanted = address(endpoint, Family::V4);
         self.kernel.backends.values().find(|entry| entry.address == wanted).map_or(0, |entry| entry.flags)
     }
 
-    fn slot(&self, key: &FlowKey<Addr4>) -> Option<(u32, Slot)> {
-        let frontend = self.kernel.frontends.values().find(|value| value.flags & FRONTEND_DSR != 0)?;
-        let entry = self.kernel.services.get(&frontend.service).filter(|entry| entry.length() > 0)?;
-        let slot = self.kernel.slots.get(&entry.slot(flow_hash(key)))?;
-        (!slot.current().is_none() || slot.is_unsettled()).then_some((frontend.service, *slot))
+    /// Returns the slot of a connection; the default without an owner if the list is empty.
+    fn slot(&self, key: &FlowKey<Addr4>) -> Slot {
+        let entry = self.frontend().and_then(|frontend| self.kernel.services.get(&frontend.service));
+        let slot = entry.filter(|entry| entry.length() > 0).map(|entry| entry.slot(flow_hash(key)));
+        slot.and_then(|slot| self.kernel.slots.get(&slot)).copied().unwrap_or_default()
+    }
+
+    fn frontend(&self) -> Option<Frontend> {
+        self.kernel.frontends.iter().find(|(at, _)| at.scope == SCOPE_EXTERNAL).map(|(_, value)| *value)
+    }
+
+    /// Returns the owner of a connection in the former table.
+    fn former_owner(&self, packet: &Packet) -> Option<BackendRef> {
+        let word = self.kernel.services.get(&self.frontend()?.service)?.former()?;
+        let former = ServiceEntry(self.kernel.slots.get(&word)?.0);
+        let slot = self.kernel.slots.get(&former.slot(flow_hash(&packet.key)))?;
+        let owner = slot.owner(packet.role, |settled| Some(self.backend(settled)?.flags));
+        self.backend(owner).map(|_| owner)
+    }
+
+    fn is_translated(&self, key: &FlowKey<Addr4>) -> bool {
+        let flow = self.established.get(key).or_else(|| self.embryos.get(key));
+        flow.is_some_and(Flow::is_translated)
+    }
+
+    /// Marks the entry of a connection whose client's address is translated.
+    fn translate(&mut self, key: &FlowKey<Addr4>) {
+        if let Some(flow) = self.embryos.get_mut(key) {
+            flow.check = 1;
+        }
     }
 
     fn backend(&self, reference: BackendRef) -> Option<BackendEntry> {
@@ -243,7 +323,7 @@ impl Node {
     }
 
     fn enter(&mut self, packet: &Packet, owner: BackendRef, flags: u8, now: Duration) {
-        let Some((service, _)) = self.slot(&packet.key) else { return };
+        let Some(service) = self.frontend().map(|frontend| frontend.service) else { return };
         let Some(entry) = self.backend(owner) else { return };
         let state = match packet.role {
             Role::Opening => FLOW_SYN,
@@ -294,6 +374,9 @@ impl Node {
             let entry = self.established.get_mut(&key).or(self.embryos.get_mut(&key));
             let Some(flow) = entry else { continue };
             flow.last_seen = seconds(now);
+            if flow.is_translated() {
+                flow.flags |= FLOW_ANSWERED;
+            }
             flow.state = if packet.fin { FLOW_CLOSING } else { flow.state };
         }
     }
