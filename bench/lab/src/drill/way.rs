@@ -123,6 +123,12 @@ impl Way {
         self.service_of(cluster, self.endpoints())
     }
 
+    /// Returns the Service of a load balancer address with another forwarding.
+    pub(super) fn forwarded(self, cluster: &Cluster, forwarding: &str) -> Result<Service> {
+        let service = cluster.service(self.name(), self.number(), self.endpoints())?;
+        Ok(service.load_balancer(vip(self.number())).annotation("millrace.dev/forwarding", forwarding))
+    }
+
     fn service_of(self, cluster: &Cluster, endpoints: &[&str]) -> Result<Service> {
         let service = cluster.service(self.name(), self.number(), endpoints)?;
         let addressed = |service: Service| service.load_balancer(vip(self.number()));

@@ -69,7 +69,7 @@ fn change_ports(ground: &mut Ground) -> Result<Mend> {
 }
 
 /// Starts all agents anew with a flag.
-fn start_with(ground: &mut Ground, flag: &[&'static str; 2]) -> Result<Mend> {
+pub(super) fn start_with(ground: &mut Ground, flag: &[&'static str; 2]) -> Result<Mend> {
     ground.kill_agents(&NODES)?;
     ground.start_agents_with(flag)?;
     ground.wait_until_followed()?;

@@ -5,6 +5,7 @@ mod backends;
 mod network;
 mod pins;
 mod programs;
+mod services;
 mod source;
 mod tables;
 
@@ -28,6 +29,7 @@ pub fn all() -> Vec<Fault> {
     [
         agents::FAULTS,
         source::FAULTS,
+        services::FAULTS,
         backends::FAULTS,
         network::FAULTS,
         tables::FAULTS,

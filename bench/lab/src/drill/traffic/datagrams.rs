@@ -33,7 +33,9 @@ pub(super) async fn steady(target: SocketAddr, page: &Page, per_second: u32) {
                 }
             }
             Ok(length) = stream.socket.recv(&mut buffer) => {
-                stream.receive(buffer.get(..length).unwrap_or_default());
+                if stream.receive(buffer.get(..length).unwrap_or_default()) {
+                    stream.begin_anew().await;
+                }
             }
         }
     }
@@ -77,15 +79,28 @@ impl Steady<'_> {
         }
     }
 
-    fn receive(&mut self, answer: &[u8]) {
-        let Some((sighting, payload)) = parse_echo(answer) else { return };
+    /// Takes another socket. A stream by SNAT keeps its way, even when its Service has Direct Server
+    /// Return again.
+    async fn begin_anew(&mut self) {
+        if let Ok(socket) = connect_udp(self.target).await {
+            (self.socket, self.last) = (socket, None);
+            self.under_way.clear();
+        }
+    }
+
+    /// Records an answer. Returns whether the backend saw another client.
+    fn receive(&mut self, answer: &[u8]) -> bool {
+        let Some((sighting, payload)) = parse_echo(answer) else { return false };
         let number = <[u8; 8]>::try_from(payload).map(u64::from_be_bytes);
-        let Some(sent) = number.ok().and_then(|number| self.under_way.remove(&number)) else { return };
+        let Some(sent) = number.ok().and_then(|number| self.under_way.remove(&number)) else { return false };
+        let is_others = self.page.way.keeps_client()
+            && self.socket.local_addr().is_ok_and(|client| client.ip() != sighting.peer.ip());
         self.page.succeed(sent.elapsed(), &sighting.backend);
         if let Some(problem) = self.problem(&sighting) {
             self.page.record(Some(Loss::Wrong), Some(&sighting.backend), sent, problem);
         }
         self.last = Some(sighting.backend);
+        is_others
     }
 
     fn problem(&self, sighting: &Sighting) -> Option<String> {
