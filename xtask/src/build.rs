@@ -28,17 +28,33 @@ pub fn everything(workspace: &Workspace) -> Result<()> {
 /// Builds the BPF programs, and fails if one of them could panic.
 pub fn bpf_object(workspace: &Workspace, warnings: Warnings) -> Result<()> {
     let mut cargo = bpf_cargo(workspace, "millrace-bpf");
-    cargo.args(["--bin", KERNEL_BPF, "--bin", POLICY_BPF]);
+    let further = further_objects(workspace)?;
+    cargo.args(further.iter().flat_map(|name| ["--bin", name]));
     if warnings == Warnings::Denied {
         // Unlike -Dwarnings, this is no compiler flag, so cargo does not build again what it has
         // built.
         cargo.env("CARGO_BUILD_WARNINGS", "deny").arg("-Zwarnings");
     }
     command::run(&mut cargo)?;
-    let linked = workspace.linked_object();
-    checked(&linked.with_file_name(KERNEL_BPF), &workspace.kernel_bpf_object())?;
-    checked(&linked.with_file_name(POLICY_BPF), &workspace.policy_bpf_object())?;
-    checked(&linked, &workspace.bpf_object())
+    let (linked, object) = (workspace.linked_object(), workspace.bpf_object());
+    further
+        .iter()
+        .try_for_each(|name| checked(&linked.with_file_name(name), &object.with_file_name(name)))?;
+    checked(&linked, &object)
+}
+
+/// Returns the names of the objects that agents embed beside that of the data path. A former version has fewer.
+fn further_objects(workspace: &Workspace) -> Result<Vec<&'static str>> {
+    let path = workspace.root.join("proxy-ebpf/Cargo.toml");
+    let manifest =
+        std::fs::read_to_string(&path).with_context(|| format!("can't read {}", path.display()))?;
+    Ok(declared(&manifest, &[KERNEL_BPF, POLICY_BPF]))
+}
+
+/// Returns those of the names that a manifest gives to a binary.
+fn declared(manifest: &str, names: &[&'static str]) -> Vec<&'static str> {
+    let is_declared = |name: &str| manifest.lines().any(|line| line == format!("name = \"{name}\""));
+    names.iter().copied().filter(|name| is_declared(name)).collect()
 }
 
 /// Checks an object from the linker, and writes what agents embed.
@@ -136,4 +152,17 @@ fn bpf_cargo(workspace: &Workspace, bin: &str) -> Command {
     // The description of types (BTF) names source files.
     trim_paths(&mut cargo, "release");
     cargo
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_objects_are_those_that_the_version_has() {
+        let present = include_str!("../../proxy-ebpf/Cargo.toml");
+        assert_eq!(declared(present, &[KERNEL_BPF, POLICY_BPF]), [KERNEL_BPF, POLICY_BPF]);
+        let former = "[[bin]]\nname = \"millrace-bpf\"\n\n[[bin]]\nname = \"millrace-kernel-bpf\"\n";
+        assert_eq!(declared(former, &[KERNEL_BPF, POLICY_BPF]), [KERNEL_BPF]);
+    }
 }

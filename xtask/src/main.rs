@@ -8,6 +8,7 @@ mod command;
 mod coverage;
 mod dashboard;
 mod docs;
+mod former;
 mod image;
 mod lint;
 mod manifests;

@@ -45,11 +45,6 @@ impl Workspace {
         self.target().join("bpf/millrace-bpf")
     }
 
-    /// Returns the path of the BPF object of `millrace monitor --kernel`, which agents embed as well.
-    pub fn kernel_bpf_object(&self) -> PathBuf {
-        self.bpf_object().with_file_name(KERNEL_BPF)
-    }
-
     /// Returns the path of the BPF object of the pod firewall, which agents embed as well.
     pub fn policy_bpf_object(&self) -> PathBuf {
         self.bpf_object().with_file_name(POLICY_BPF)
