@@ -25,6 +25,13 @@ pub fn everything(workspace: &Workspace) -> Result<()> {
     command::run(workspace.cargo().arg("build").args(packages))
 }
 
+/// Builds the agent alone, after the BPF objects that it embeds. Returns its path.
+pub fn agent(workspace: &Workspace) -> Result<PathBuf> {
+    bpf_object(workspace, Warnings::Allowed)?;
+    command::run(workspace.cargo().args(["build", "--locked", "-p", "millrace", "--bin", "millrace"]))?;
+    Ok(workspace.target().join("debug/millrace"))
+}
+
 /// Builds the BPF programs, and fails if one of them could panic.
 pub fn bpf_object(workspace: &Workspace, warnings: Warnings) -> Result<()> {
     let mut cargo = bpf_cargo(workspace, "millrace-bpf");

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
@@ -118,6 +119,14 @@ impl Cluster {
     pub fn proxy(&self, node: u8) -> Result<&Proxy> {
         let index = usize::from(node).checked_sub(1);
         index.and_then(|index| self.proxies.get(index)).with_context(|| format!("there is no node {node}"))
+    }
+
+    /// Sets the binary of a node's agents to come, and of the command line that reads their maps.
+    pub fn set_binary(&mut self, node: u8, binary: &Path) -> Result<()> {
+        let index = usize::from(node).checked_sub(1);
+        let proxy = index.and_then(|index| self.proxies.get_mut(index));
+        proxy.with_context(|| format!("there is no node {node}"))?.set_binary(binary.to_owned());
+        Ok(())
     }
 
     /// Starts a node's agent and does not wait for it.

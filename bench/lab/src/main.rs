@@ -51,6 +51,10 @@ enum Command {
         /// The only fault to play, or several at once: FAULT+FAULT
         #[arg(long, value_name = "FAULT")]
         only: Option<String>,
+        /// The upgrade of a cluster with agents of a former version instead of faults;
+        /// MILLRACE_FORMER_BIN is the path of such an agent, as `cargo xtask drill --upgrade` builds it
+        #[arg(long, conflicts_with_all = ["pairs", "only"])]
+        upgrade: bool,
         /// Replace the table in docs/drill.md
         #[arg(long, conflicts_with = "only")]
         write: bool,
@@ -150,9 +154,10 @@ const PATIENCE: Duration = Duration::from_secs(2);
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Run { once, xdp, trace } => demonstrate(once, demo::Options { xdp, trace }),
-        Command::Drill { long, pairs, only, write, xdp } => {
+        Command::Drill { long, pairs, only, upgrade, write, xdp } => {
             let form = if long { Form::Long } else { Form::Short };
-            let options = drill::Options { xdp, form, pairs: pairs || long, only, write };
+            let pairs = (pairs || long) && !upgrade;
+            let options = drill::Options { xdp, form, pairs, only, upgrade, write };
             judge(move || drill::run(&options))
         }
         Command::Soak { minutes, record, write, xdp } => {
@@ -246,4 +251,20 @@ async fn run_until_signal<T: Send + 'static>(
     // Agents end with this process, but names and pins have to be removed.
     net::remove_own();
     std::process::exit(130)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_taken(words: &[&str]) -> bool {
+        Cli::try_parse_from([&["millrace-lab", "drill"], words].concat()).is_ok()
+    }
+
+    #[test]
+    fn an_upgrade_is_played_without_faults() {
+        assert!(is_taken(&["--upgrade"]) && is_taken(&["--upgrade", "--long", "--write", "--xdp", "off"]));
+        assert!(!is_taken(&["--upgrade", "--pairs"]));
+        assert!(!is_taken(&["--upgrade", "--only", "agent-killed"]));
+    }
 }

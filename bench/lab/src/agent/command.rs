@@ -16,9 +16,8 @@ const BPFFS: &str = "/sys/fs/bpf";
 /// The longest duration of a command.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
-/// Runs `millrace <arguments>` in a namespace to its end. Kills it after `END_LIMIT`.
-pub(super) fn run(namespace: &Namespace, arguments: Vec<String>) -> Result<Output> {
-    let binary = binary()?;
+/// Runs a `millrace` binary in a namespace to its end. Kills it after `END_LIMIT`.
+pub(super) fn run(namespace: &Namespace, binary: PathBuf, arguments: Vec<String>) -> Result<Output> {
     namespace.run(async move || {
         let mut command = tokio::process::Command::new(&binary);
         command.args(arguments).stdin(Stdio::null()).kill_on_drop(true);
@@ -41,6 +40,13 @@ pub fn binary() -> Result<PathBuf> {
     candidates
         .find(|path| path.is_file())
         .context("no millrace binary beside this one: build it with cargo build, or set MILLRACE_BIN")
+}
+
+/// Returns the path of the `millrace` binary of a former version: `MILLRACE_FORMER_BIN` of the environment.
+pub fn former_binary() -> Result<PathBuf> {
+    let path = std::env::var_os("MILLRACE_FORMER_BIN").map(PathBuf::from);
+    path.filter(|path| path.is_file())
+        .context("no millrace binary of a former version: set MILLRACE_FORMER_BIN, as `cargo xtask drill --upgrade` does")
 }
 
 /// Mounts the BPF file system if the machine has not.

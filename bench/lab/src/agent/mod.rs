@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-pub use command::binary;
+pub use command::{binary, former_binary};
 pub use millrace_views::{AttachedView, BackendView, CounterView, FrontendView, ServiceView};
 
 use crate::manifests::{Manifests, has_policies};
@@ -56,6 +56,8 @@ pub struct Proxy {
     node: String,
     bpffs: PathBuf,
     log: PathBuf,
+    /// The binary of a version that a test has set, of the agent and of the command line.
+    binary: Option<PathBuf>,
     arguments: Vec<String>,
     /// The flags of the agents that were started, without repetitions.
     started_with: Mutex<BTreeSet<Vec<String>>>,
@@ -102,6 +104,7 @@ impl Proxy {
             node: node.name().into(),
             bpffs,
             log,
+            binary: None,
             arguments,
             started_with: Mutex::default(),
             agent: AtomicU32::new(0),
@@ -126,6 +129,15 @@ impl Proxy {
         &self.bpffs
     }
 
+    /// Sets the binary of agents to come, and of the command line: each version reads only its own maps.
+    pub fn set_binary(&mut self, binary: PathBuf) {
+        self.binary = Some(binary);
+    }
+
+    fn binary(&self) -> Result<PathBuf> {
+        self.binary.clone().map_or_else(binary, Ok)
+    }
+
     /// Starts the agent; does not wait for it.
     pub fn start(&self) -> Result<Process> {
         self.start_with(&[])
@@ -144,7 +156,7 @@ impl Proxy {
     ) -> Result<Process> {
         self.note_start(arguments);
         let arguments = self.agent_arguments(arguments);
-        let agent = Process::start_prepared(&self.namespace, binary()?, arguments, &self.log, prepare)?;
+        let agent = Process::start_prepared(&self.namespace, self.binary()?, arguments, &self.log, prepare)?;
         self.agent.store(agent.id(), Ordering::Relaxed);
         Ok(agent)
     }
@@ -160,10 +172,11 @@ impl Proxy {
         started_with.insert(flags);
     }
 
-    /// Returns the flags that agents of other nodes may have, too.
+    /// Returns the flags that agents of other nodes may have, too, and the binary: another one has other programs.
     fn flags_in_common(&self, more: &[&str]) -> Vec<String> {
         let xdp = self.arguments.chunks(2).filter(|own| own.first().is_some_and(|flag| flag == "--xdp"));
-        xdp.flatten().map(String::as_str).chain(more.iter().copied()).map(str::to_owned).collect()
+        let flags = xdp.flatten().map(String::as_str).chain(more.iter().copied()).map(str::to_owned);
+        flags.chain(self.binary.iter().map(|binary| binary.display().to_string())).collect()
     }
 
     /// Keeps the programs and maps of ended agents for a later one.
@@ -196,12 +209,12 @@ impl Proxy {
     pub fn command(&self, arguments: &[&str]) -> Result<Output> {
         let mut arguments: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
         arguments.extend(["--bpffs-path".to_owned(), self.bpffs.display().to_string()]);
-        command::run(&self.namespace, arguments)
+        command::run(&self.namespace, self.binary()?, arguments)
     }
 
     /// Runs an agent with further flags and waits until it ends by itself, as after a wrong flag.
     pub fn refused_agent(&self, arguments: &[&str]) -> Result<Output> {
-        command::run(&self.namespace, self.agent_arguments(arguments))
+        command::run(&self.namespace, self.binary()?, self.agent_arguments(arguments))
     }
 
     /// Returns the endpoints in the pinned maps.

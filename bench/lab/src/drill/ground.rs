@@ -1,5 +1,6 @@
 //! The cluster that the drill is played on.
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -8,6 +9,7 @@ use nix::sys::signal::Signal;
 
 use super::way::Way;
 use crate::cluster::Cluster;
+use crate::manifests::Service;
 use crate::net::Netlink;
 use crate::patience::patience;
 use crate::process::{self, Process};
@@ -30,23 +32,38 @@ pub struct Ground {
     cluster: Cluster,
     /// The number of changes of the canary so far.
     changes: usize,
+    /// The binary of a former version, for an upgrade.
+    former: Option<PathBuf>,
 }
 
 impl Ground {
     /// Builds it, and waits until all ways are served.
     pub fn start(xdp: &str) -> Result<Self> {
-        let cluster = Cluster::without_agents(Shape::default(), xdp)?;
+        Self::start_version(xdp, None)
+    }
+
+    /// Builds it with agents of a former version, and without the last endpoint of each Service.
+    pub(super) fn start_former(xdp: &str, former: PathBuf) -> Result<Self> {
+        Self::start_version(xdp, Some(former))
+    }
+
+    fn start_version(xdp: &str, former: Option<PathBuf>) -> Result<Self> {
+        let mut cluster = Cluster::without_agents(Shape::default(), xdp)?;
         // The router keeps its address, whatever becomes of its ports.
         cluster.bed().router().run(async || {
             let netlink = Netlink::open()?;
             netlink.set_mac("lan", netlink.mac_of("lan").await?).await
         })?;
-        let mut ground = Self { cluster, changes: 0 };
+        if let Some(binary) = &former {
+            NODES.iter().try_for_each(|node| cluster.set_binary(*node, binary))?;
+        }
+        let mut ground = Self { cluster, changes: 0, former };
         ground.start_agents(&NODES)?;
         let cluster = &ground.cluster;
         NODES.iter().try_for_each(|node| cluster.wait_for_hooks(*node))?;
+        let service = if ground.former.is_some() { Way::older_service } else { Way::service };
         for way in Way::ALL {
-            cluster.apply(&way.service(cluster)?, &NODES)?;
+            cluster.apply(&service(way, cluster)?, &NODES)?;
             for family in crate::topology::Family::ALL {
                 let target = way.target(cluster, family)?.ip();
                 if !matches!(way, Way::NodePort | Way::Socket) {
@@ -71,6 +88,20 @@ impl Ground {
     #[must_use]
     pub const fn cluster_mut(&mut self) -> &mut Cluster {
         &mut self.cluster
+    }
+
+    /// Returns the binary of the former version.
+    pub fn former(&self) -> Result<&Path> {
+        self.former.as_deref().context("the cluster did not begin with a former version")
+    }
+
+    /// Writes the Services of all ways at once, and waits until all nodes have them.
+    pub(super) fn put_services(&self, service: impl Fn(Way, &Cluster) -> Result<Service>) -> Result<()> {
+        let cluster = &self.cluster;
+        let services: Vec<Service> =
+            Way::ALL.into_iter().map(|way| service(way, cluster)).collect::<Result<_>>()?;
+        services.iter().try_for_each(|service| cluster.manifests().put_service(service))?;
+        services.iter().try_for_each(|service| cluster.apply(service, &NODES))
     }
 
     /// Returns the flags of a node's agent. Node 2 sends UDP where the others send IPIP.

@@ -12,6 +12,7 @@ use super::play::Row;
 
 /// The page.
 const PAGE: &str = "../../docs/drill.md";
+
 /// Returns the heads of the columns.
 fn heads() -> Vec<String> {
     let losses = Loss::ALL.iter().map(ToString::to_string);
@@ -86,10 +87,10 @@ fn page_part(rows: &[Row]) -> String {
     text
 }
 
-/// Replaces the part of the page between the marks.
-pub(super) fn write_page(rows: &[Row]) -> Result<PathBuf> {
+/// Replaces the part of the page that a command makes.
+pub(super) fn write_page(command: &str, rows: &[Row]) -> Result<PathBuf> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(PAGE);
-    page::write(&path, &page_part(rows))?;
+    page::write(&path, command, &page_part(rows))?;
     Ok(path)
 }
 

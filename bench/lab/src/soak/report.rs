@@ -13,6 +13,8 @@ use crate::drill::page;
 
 /// The page.
 const PAGE: &str = "../../docs/soak.md";
+/// The command that replaces its table.
+const COMMAND: &str = "cargo xtask soak --write";
 
 /// Returns the part of the page.
 pub(super) fn page_part(minutes: u64, samples: &[Sample], verdict: &Verdict) -> String {
@@ -47,7 +49,7 @@ pub(super) fn page_part(minutes: u64, samples: &[Sample], verdict: &Verdict) -> 
 /// Replaces the part of the page between the marks.
 pub(super) fn write_page(part: &str) -> Result<PathBuf> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(PAGE);
-    page::write(&path, part)?;
+    page::write(&path, COMMAND, part)?;
     Ok(path)
 }
 

@@ -8,19 +8,20 @@ mod programs;
 mod services;
 mod source;
 mod tables;
+mod upgrade;
 
 pub(crate) use pins::pins;
 pub(crate) use tables::entries;
+pub(super) use upgrade::check_former;
 
 use super::fault::{Allowance, Bound, Fault, Loss};
 use super::way::Way;
 
 /// Faults that this test bed can't play, and the reasons.
-pub const NOT_PLAYABLE: [(&str, &str); 4] = [
+pub const NOT_PLAYABLE: [(&str, &str); 3] = [
     ("api-slow", "the agents follow a directory here; the layer `apiserver` has the API server"),
     ("clock-set", "the wall clock belongs to the machine, not to a namespace"),
     ("peer-other-mode", "this needs a kernel with IPVS; the layer `vm` has mode changes"),
-    ("peer-other-version", "there is no released version yet"),
 ];
 
 /// Returns all faults, in the order of the table.
@@ -37,6 +38,12 @@ pub fn all() -> Vec<Fault> {
         pins::FAULTS,
     ]
     .concat()
+}
+
+/// Returns the steps of an upgrade, in their order.
+#[must_use]
+pub const fn of_upgrade() -> &'static [Fault] {
+    upgrade::FAULTS
 }
 
 /// Pairs that are played at once. The first begins first, and is mended last.
@@ -103,15 +110,32 @@ mod tests {
 
     #[test]
     fn each_fault_has_a_name_of_its_own_and_each_allowance_a_reason() {
-        let faults = all();
-        let names: BTreeSet<&str> = faults.iter().map(|fault| fault.name).collect();
-        assert_eq!(names.len(), faults.len());
-        for fault in &faults {
-            assert!(!fault.what.is_empty() && fault.short <= fault.long, "{}", fault.name);
-            for allowance in fault.allowed {
-                assert!(allowance.because.len() > 20 && !allowance.ways.is_empty(), "{}", fault.name);
+        for faults in [all(), of_upgrade().to_vec()] {
+            let names: BTreeSet<&str> = faults.iter().map(|fault| fault.name).collect();
+            assert_eq!(names.len(), faults.len());
+            for fault in &faults {
+                assert!(!fault.what.is_empty() && fault.short <= fault.long, "{}", fault.name);
+                for allowance in fault.allowed {
+                    assert!(allowance.because.len() > 20 && !allowance.ways.is_empty(), "{}", fault.name);
+                }
             }
         }
+    }
+
+    #[test]
+    fn no_step_of_an_upgrade_is_played_alone() {
+        let names: BTreeSet<&str> = all().iter().map(|fault| fault.name).collect();
+        // Both tables begin with the traffic alone.
+        let shared: Vec<&str> =
+            of_upgrade().iter().map(|step| step.name).filter(|name| names.contains(name)).collect();
+        assert_eq!(shared, ["nothing"]);
+    }
+
+    #[test]
+    fn an_upgrade_costs_nothing() {
+        let upgrades = of_upgrade().iter().filter(|step| !step.name.contains("rolled-back"));
+        assert!(upgrades.clone().all(|step| step.allowed.is_empty() && step.right.is_none()));
+        assert_eq!(upgrades.count(), of_upgrade().len() - 1);
     }
 
     #[test]

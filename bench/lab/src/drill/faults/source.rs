@@ -2,11 +2,9 @@
 
 use anyhow::{Context, Result};
 
-use crate::cluster::Cluster;
 use crate::drill::fault::{Allowance, Bound, Fault, Loss, Mend};
 use crate::drill::ground::{Ground, NODES};
 use crate::drill::way::Way;
-use crate::manifests::Service;
 
 /// The faults of this file.
 pub(super) const FAULTS: &[Fault] = &[
@@ -54,14 +52,6 @@ fn take_away(ground: &mut Ground) -> Result<Mend> {
 }
 
 fn go_back(ground: &mut Ground) -> Result<Mend> {
-    let cluster = ground.cluster();
-    put(cluster, |way| way.older_service(cluster))?;
-    Ok(Box::new(|ground| put(ground.cluster(), |way| way.service(ground.cluster()))))
-}
-
-/// Writes the Services of all ways at once, and waits until all nodes have them.
-fn put(cluster: &Cluster, service: impl Fn(Way) -> Result<Service>) -> Result<()> {
-    let services: Vec<Service> = Way::ALL.into_iter().map(service).collect::<Result<_>>()?;
-    services.iter().try_for_each(|service| cluster.manifests().put_service(service))?;
-    services.iter().try_for_each(|service| cluster.apply(service, &NODES))
+    ground.put_services(Way::older_service)?;
+    Ok(Box::new(|ground| ground.put_services(Way::service)))
 }
