@@ -116,7 +116,7 @@ fn jump(ground: &mut Ground) -> Result<Mend> {
 }
 
 /// Starts all agents anew, as usual.
-fn restart(ground: &mut Ground) -> Result<()> {
+pub(super) fn restart(ground: &mut Ground) -> Result<()> {
     ground.kill_agents(&NODES)?;
     ground.start_agents(&NODES)
 }

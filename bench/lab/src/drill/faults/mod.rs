@@ -2,6 +2,7 @@
 
 mod agents;
 mod backends;
+mod memory;
 mod network;
 mod pins;
 mod programs;
@@ -29,6 +30,7 @@ pub const NOT_PLAYABLE: [(&str, &str); 3] = [
 pub fn all() -> Vec<Fault> {
     [
         agents::FAULTS,
+        memory::FAULTS,
         source::FAULTS,
         services::FAULTS,
         backends::FAULTS,
