@@ -9,5 +9,6 @@ mod kernel;
 mod node;
 mod random;
 mod ranges;
+mod service_changes;
 mod vips;
 mod world;
