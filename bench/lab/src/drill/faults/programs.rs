@@ -1,6 +1,6 @@
 //! Programs of others on the uplink of node 1.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use super::pins::links_of;
 use crate::drill::fault::{Allowance, Bound, Fault, Loss, Mend};
@@ -31,6 +31,8 @@ pub(super) const FAULTS: &[Fault] = &[
     ),
 ];
 
+/// The attempts to be faster than the agent.
+const TRIES: u32 = 20;
 /// The ways through the uplink of node 1.
 const THROUGH_NODE_1: &[Way] =
     &[Way::Local, Way::Snat, Way::DsrIpip, Way::DsrFou, Way::PolicyLocal, Way::NodePort];
@@ -58,17 +60,24 @@ fn put_before(ground: &mut Ground) -> Result<Mend> {
 }
 
 fn take_place(ground: &mut Ground) -> Result<Mend> {
+    // The agent looks four times a second, and may be faster than the other program.
+    let taken = (0..TRIES).any(|_| replace_xdp(ground).is_ok());
+    ensure!(taken, "the agent put its XDP program back {TRIES} times before another one was there");
+    Ok(Box::new(|ground| {
+        let node = ground.cluster().bed().node(NODE)?.namespace();
+        node.run(async || Netlink::open()?.detach_xdp(UPLINK).await)
+    }))
+}
+
+/// Detaches our XDP program, and attaches one that passes all.
+fn replace_xdp(ground: &Ground) -> Result<()> {
     for link in links_of(ground, uplink(ground)?)? {
         if link.file_name().is_some_and(|name| name.to_string_lossy().starts_with("xdp")) {
             detach_link(&link)?;
         }
     }
     let node = ground.cluster().bed().node(NODE)?.namespace();
-    node.run(async || Netlink::open()?.attach_pass(UPLINK).await)?;
-    Ok(Box::new(|ground| {
-        let node = ground.cluster().bed().node(NODE)?.namespace();
-        node.run(async || Netlink::open()?.detach_xdp(UPLINK).await)
-    }))
+    node.run(async || Netlink::open()?.attach_pass(UPLINK).await)
 }
 
 /// Returns the index of the uplink.
