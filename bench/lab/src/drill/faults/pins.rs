@@ -21,7 +21,9 @@ const TO_NODE_1: &[Way] = &[Way::DsrFou, Way::NodePort];
 /// The longest time until an agent has made its pins again. It looks every few seconds.
 const RESTORED_LIMIT: Duration = Duration::from_mins(1);
 const LOADING: &str = "an agent that finds no programs loads them first, which takes ten seconds on two processors; \
-                       TCP doubles its pause with each repetition";
+                       TCP doubles its pause with each repetition; and a port that is lent anew may be that of a \
+                       connection which node 1 has forgotten and its pod has not: its client waits in vain, at most two \
+                       minutes here";
 /// Losses while node 1 has no programs.
 const WITHOUT_PROGRAMS: &[Allowance] = &[
     Allowance {
@@ -64,7 +66,7 @@ pub(super) const FAULTS: &[Fault] = &[
         empty,
     )
     .allowing(WITHOUT_PROGRAMS)
-    .right_after(60, LOADING),
+    .right_after(125, LOADING),
 ];
 
 fn lose_pins(ground: &mut Ground) -> Result<Mend> {
