@@ -51,10 +51,19 @@ fn no_connection_is_cut(shapes: &[Shape], restarts: bool) -> Result<()> {
             put(&cluster, *shape)?;
         }
         for family in Family::ALL {
-            let half = CONNECTIONS / 2;
-            long.push(LongConnections::open(cluster.bed().client(), target(family), half, half)?);
+            long.push(open(&cluster, target(family))?);
         }
     }
+    expect_all_kept(long)
+}
+
+/// Opens long connections, half of them silent.
+fn open(cluster: &Cluster, target: SocketAddr) -> Result<LongConnections> {
+    LongConnections::open(cluster.bed().client(), target, CONNECTIONS / 2, CONNECTIONS / 2)
+}
+
+/// Ends connections, which were opened in both families after each change.
+fn expect_all_kept(long: Vec<LongConnections>) -> Result<()> {
     for (number, connections) in long.into_iter().enumerate() {
         let kept = connections.stop().with_context(|| format!("opened after change {}", number / 2))?;
         assert_eq!(kept, CONNECTIONS);
@@ -131,16 +140,11 @@ fn no_connection_to_a_node_port_is_cut_when_dsr_is_turned_off() -> Result<()> {
     for forwarding in ["dsr", "snat", "dsr", "snat"] {
         cluster.apply(&service(forwarding)?, &NODES)?;
         for family in Family::ALL {
-            let target = SocketAddr::new(cluster.bed().node(1)?.addresses().of(family), 30080);
-            let half = CONNECTIONS / 2;
-            long.push(LongConnections::open(cluster.bed().client(), target, half, half)?);
+            let node = cluster.bed().node(1)?.addresses().of(family);
+            long.push(open(&cluster, SocketAddr::new(node, 30080))?);
         }
     }
-    for (number, connections) in long.into_iter().enumerate() {
-        let kept = connections.stop().with_context(|| format!("opened after change {}", number / 2))?;
-        assert_eq!(kept, CONNECTIONS);
-    }
-    Ok(())
+    expect_all_kept(long)
 }
 
 #[test]
