@@ -1,8 +1,8 @@
-//! The end of Direct Server Return: what is needed by connections that began so.
+//! The end of Direct Server Return, or of policy Cluster with it: what is needed by connections that began so.
 //!
 //! Their packets come to this node as before, from clients or encapsulated by directors. So the frontends keep
-//! a flag, and the backends of this node their hints. Both go once no connection is left: the established
-//! time-out has passed, and no flow entry names one.
+//! a flag, and the backends of this node their hints. Both go once the established time-out has passed, those of
+//! Direct Server Return not before the last connection that directors encapsulate for this node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,9 +25,6 @@ pub struct Ending {
     /// The flags that are still needed: [`FRONTEND_DSR_ENDS`], [`FRONTEND_WAS_CLUSTER`].
     flags: u32,
 }
-
-/// The flags of older connections.
-const OLDER: u32 = FRONTEND_DSR_ENDS | FRONTEND_WAS_CLUSTER;
 
 impl Plan {
     /// Records what of Direct Server Return ends with the next change of a port's frontends: what those in
@@ -132,5 +129,5 @@ impl Plan {
 const fn ended(value: Frontend, has_dsr: bool, is_local: bool) -> u32 {
     let was_cluster = value.flags & FRONTEND_LOCAL == 0 || value.flags & FRONTEND_WAS_CLUSTER != 0;
     let dsr_ends = if has_dsr { 0 } else { FRONTEND_DSR_ENDS };
-    (dsr_ends | if is_local && was_cluster { FRONTEND_WAS_CLUSTER } else { 0 }) & OLDER
+    dsr_ends | if is_local && was_cluster { FRONTEND_WAS_CLUSTER } else { 0 }
 }
