@@ -38,6 +38,8 @@ pub const FRONTEND_DSR_ENDS: u32 = 1 << 7;
 /// Flag of [`Frontend`] with [`FRONTEND_LOCAL`]: its traffic policy was Cluster before. Connections by
 /// Direct Server Return without a flow entry go by the Cluster list (decision 199).
 pub const FRONTEND_WAS_CLUSTER: u32 = 1 << 8;
+/// Flags of [`Frontend`]: connections by Direct Server Return may exist, new ones or only older ones.
+pub const FRONTEND_MAY_HAVE_DSR: u32 = FRONTEND_DSR | FRONTEND_DSR_ENDS;
 /// The kind of a frontend is `flags >> FRONTEND_KIND_SHIFT`, a `FRONTEND_KIND_*` value.
 pub const FRONTEND_KIND_SHIFT: u32 = 28;
 /// Kind of [`Frontend`]: a Service's ClusterIP.
@@ -113,7 +115,13 @@ impl Frontend {
     #[inline(always)]
     #[must_use]
     pub const fn may_have_dsr(&self) -> bool {
-        self.flags & (FRONTEND_DSR | FRONTEND_DSR_ENDS) != 0
+        self.flags & FRONTEND_MAY_HAVE_DSR != 0
+    }
+    /// Returns the frontend for a client whose replies can't come from another node.
+    #[inline(always)]
+    #[must_use]
+    pub const fn without_dsr(self) -> Self {
+        Self { flags: self.flags & !(FRONTEND_MAY_HAVE_DSR | FRONTEND_WAS_CLUSTER), ..self }
     }
     /// Returns whether a DSR director may have connections without a flow entry.
     #[inline(always)]

@@ -58,7 +58,7 @@ fn began_before<F: Family>(parsed: &Parsed<F::Address>, may_lack_entry: bool) ->
 /// may lack an entry, could otherwise not tell it from its own.
 #[inline(always)]
 fn check_owner<F: Family>(parsed: &Parsed<F::Address>, frontend: &Frontend) -> Result<(), NextStage> {
-    match age::<F>(parsed, frontend.port_service(), frontend.service) {
+    match age::<F>(parsed, frontend) {
         KNOWN => Ok(()),
         UNKNOWN if frontend.may_lack_flow_entry() && owns_unknown(parsed.key.protocol) => Ok(()),
         UNKNOWN => Err(UNTOUCHED.into()),
@@ -82,8 +82,8 @@ const LATER: u32 = 2;
 ///
 /// A SYN may be forged, so it ends no connection: it goes where the connection goes.
 #[inline(never)]
-fn age<F: Family>(parsed: &Parsed<F::Address>, port: u32, list: u32) -> u32 {
-    match flow::lookup_if::<F>(parsed, |service| service == port || service == list) {
+fn age<F: Family>(parsed: &Parsed<F::Address>, frontend: &Frontend) -> u32 {
+    match flow::lookup::<F>(parsed, frontend) {
         Some((found, _)) if found.backend.is_none() => LATER,
         Some(_) => KNOWN,
         None if parsed.is_syn() => LATER,

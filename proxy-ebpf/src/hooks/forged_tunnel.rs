@@ -4,9 +4,7 @@
 //! The receiving node knows the sender by its address. A masqueraded pod's packet has the node's own address,
 //! so only the sending node can tell the two apart.
 
-use proxy_common::frontend::{
-    FRONTEND_DSR, FRONTEND_DSR_ENDS, FrontendKey, SCOPE_ENCAPSULATED, SCOPE_EXTERNAL,
-};
+use proxy_common::frontend::{FRONTEND_MAY_HAVE_DSR, FrontendKey, SCOPE_ENCAPSULATED, SCOPE_EXTERNAL};
 use proxy_common::vip::VipKey;
 use proxy_common::way::{FOU_PORT, PEER_NODE};
 use proxy_common::{Addr4, Addr6};
@@ -161,7 +159,7 @@ fn is_of_node<P: Packet, F: Family>(packet: P, source: &F::Address) -> bool {
 #[inline(always)]
 fn is_direct<F: Family>(address: F::Address, port: u16, protocol: u8, scope: u8) -> bool {
     let flags = F::frontend_flags(&FrontendKey { address, port, protocol, scope });
-    flags & (FRONTEND_DSR | FRONTEND_DSR_ENDS) != 0
+    flags & FRONTEND_MAY_HAVE_DSR != 0
 }
 
 /// Whether an address is a Service's, or that of a node, which may have NodePorts.

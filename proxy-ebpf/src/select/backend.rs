@@ -3,8 +3,8 @@
 use proxy_common::backend::Backend;
 use proxy_common::flow::FlowKey;
 use proxy_common::frontend::{
-    FRONTEND_AFFINITY, FRONTEND_DSR, FRONTEND_DSR_ENDS, FRONTEND_KIND_NODE_PORT, FRONTEND_WAS_CLUSTER,
-    Frontend, FrontendKey, SCOPE_ENCAPSULATED, SCOPE_EXTERNAL, SCOPE_INTERNAL,
+    FRONTEND_AFFINITY, FRONTEND_KIND_NODE_PORT, FRONTEND_MAY_HAVE_DSR, FRONTEND_WAS_CLUSTER, Frontend,
+    FrontendKey, SCOPE_ENCAPSULATED, SCOPE_EXTERNAL, SCOPE_INTERNAL,
 };
 use proxy_common::hash::{client_hash, flow_hash};
 use proxy_common::rules::Role;
@@ -195,7 +195,7 @@ pub fn other_owner<F: Family>(frontend: &Frontend, key: &KeyOf<F>) -> Option<Bac
 pub fn is_pods_answer<F: Family>(key: &KeyOf<F>) -> bool {
     let FlowKey { source: address, source_port: port, protocol, .. } = *key;
     let flags = F::frontend_flags(&FrontendKey { address, port, protocol, scope: SCOPE_EXTERNAL });
-    flags & (FRONTEND_DSR | FRONTEND_DSR_ENDS) != 0 && !peers::is_own::<F>(&address)
+    flags & FRONTEND_MAY_HAVE_DSR != 0 && !peers::is_own::<F>(&address)
 }
 
 /// Whether a backend's pod can take a packet unchanged: nothing translates the port there, and no pod has an

@@ -3,8 +3,8 @@
 use aya_ebpf::btf_maps::lpm_trie::Key;
 use proxy_common::addr::Address;
 use proxy_common::frontend::{
-    FRONTEND_DSR, FRONTEND_DSR_ENDS, FRONTEND_INSIDE_ONLY, FRONTEND_KIND_CLUSTER_IP, FRONTEND_KIND_NODE_PORT,
-    FRONTEND_LISTENER, FRONTEND_LOCAL, FRONTEND_SOURCE_RANGES, FRONTEND_WAS_CLUSTER, Frontend,
+    FRONTEND_INSIDE_ONLY, FRONTEND_KIND_CLUSTER_IP, FRONTEND_KIND_NODE_PORT, FRONTEND_LISTENER,
+    FRONTEND_LOCAL, FRONTEND_SOURCE_RANGES, Frontend,
 };
 use proxy_common::source_range::{CLUSTER, NEAR, SERVICE_BITS, SourceRange};
 use proxy_common::verdict::Reason;
@@ -41,7 +41,7 @@ pub fn admit<F: Family>(frontend: Frontend, key: &KeyOf<F>) -> Result<Frontend, 
     }
     let mut frontend = frontend;
     if frontend.may_have_dsr() && frontend.kind() == FRONTEND_KIND_NODE_PORT && !is_direct_return::<F>(key) {
-        frontend.flags &= !(FRONTEND_DSR | FRONTEND_DSR_ENDS | FRONTEND_WAS_CLUSTER);
+        frontend = frontend.without_dsr();
     }
     let has_other_list = frontend.flags & FRONTEND_LOCAL != 0 && frontend.cluster_service != frontend.service;
     if has_other_list && frontend.kind() != FRONTEND_KIND_CLUSTER_IP && is_inside::<F>(NEAR, &key.source) {

@@ -5,8 +5,7 @@ use proxy_common::config::global;
 use proxy_common::frontend::{
     FRONTEND_DSR, FRONTEND_DSR_ENDS, FRONTEND_INSIDE_ONLY, FRONTEND_KIND_CLUSTER_IP,
     FRONTEND_KIND_EXTERNAL_IP, FRONTEND_KIND_LOAD_BALANCER, FRONTEND_KIND_NODE_PORT, FRONTEND_LISTENER,
-    FRONTEND_LOCAL, FRONTEND_SOURCE_RANGES, FRONTEND_WAS_CLUSTER, Frontend, FrontendKey, SCOPE_EXTERNAL,
-    SCOPE_INTERNAL,
+    FRONTEND_LOCAL, FRONTEND_SOURCE_RANGES, Frontend, FrontendKey, SCOPE_EXTERNAL, SCOPE_INTERNAL,
 };
 use proxy_common::rules::Role;
 use proxy_common::source_range::NEAR;
@@ -164,7 +163,7 @@ impl<A: Address, T: Tables<A>> Walker<'_, A, T> {
         let mut frontend = frontend;
         let is_direct = || self.peer(&packet.key.destination) & PEER_NODE != 0 && !is_inside;
         if frontend.may_have_dsr() && frontend.kind() == FRONTEND_KIND_NODE_PORT && !is_direct() {
-            frontend.flags &= !(FRONTEND_DSR | FRONTEND_DSR_ENDS | FRONTEND_WAS_CLUSTER);
+            frontend = frontend.without_dsr();
         }
         let has_other_list =
             frontend.flags & FRONTEND_LOCAL != 0 && frontend.cluster_service != frontend.service;

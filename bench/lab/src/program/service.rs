@@ -6,8 +6,8 @@ use proxy_common::flow::FlowKey;
 use proxy_common::frontend::{
     FRONTEND_AFFINITY, FRONTEND_DSR, FRONTEND_DSR_ENDS, FRONTEND_INSIDE_ONLY, FRONTEND_KIND_CLUSTER_IP,
     FRONTEND_KIND_LOAD_BALANCER, FRONTEND_KIND_NODE_PORT, FRONTEND_KIND_SHIFT, FRONTEND_LISTENER,
-    FRONTEND_LOCAL, FRONTEND_NODE_ONLY, FRONTEND_SOURCE_RANGES, FRONTEND_WAS_CLUSTER, Frontend, FrontendKey,
-    SCOPE_ENCAPSULATED, SCOPE_EXTERNAL, SCOPE_INTERNAL,
+    FRONTEND_LOCAL, FRONTEND_MAY_HAVE_DSR, FRONTEND_NODE_ONLY, FRONTEND_SOURCE_RANGES, FRONTEND_WAS_CLUSTER,
+    Frontend, FrontendKey, SCOPE_ENCAPSULATED, SCOPE_EXTERNAL, SCOPE_INTERNAL,
 };
 use proxy_common::hash::{client_hash, flow_hash, hint};
 use proxy_common::selection::{
@@ -244,7 +244,7 @@ impl ServiceBuilder<'_> {
     fn write_list(&self, endpoints: &[Endpoint], flags: u8) -> (u32, ServiceEntry) {
         let bed = self.bed;
         let id = bed.next_service.replace(bed.next_service.get() + 1);
-        let maglev = self.flags & (FRONTEND_DSR | FRONTEND_DSR_ENDS) != 0;
+        let maglev = self.flags & FRONTEND_MAY_HAVE_DSR != 0;
         let length = match endpoints.len() as u32 {
             0 => 0,
             _ if maglev => self.maglev_slots,
